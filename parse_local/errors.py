@@ -1,0 +1,77 @@
+"""Every error a user can cause; each says what happened and what to do about it."""
+
+from __future__ import annotations
+
+
+class ParseLocalError(Exception):
+    """Base of all errors that the CLI prints as one sentence.
+
+    Attributes:
+        exit_status: 1 where the work failed, 2 where the call itself was wrong.
+    """
+
+    exit_status = 1
+
+
+class UsageError(ParseLocalError):
+    """The arguments contradict each other or name something that does not exist."""
+
+    exit_status = 2
+
+
+class NativeLibraryError(ParseLocalError):
+    """llama.cpp's shared library is missing or cannot be loaded."""
+
+
+class CatalogError(UsageError):
+    """A name that the catalogue does not hold, or a catalogue that cannot be read."""
+
+
+class DownloadError(ParseLocalError):
+    """No source could deliver the file."""
+
+
+class OfflineError(DownloadError):
+    """The file is not here and the network is switched off."""
+
+
+class ChecksumError(DownloadError):
+    """A file arrived whole but is not the one that the catalogue names."""
+
+
+class StorageError(ParseLocalError):
+    """The disk is full or the directory cannot be written."""
+
+
+class ModelError(ParseLocalError):
+    """A GGUF file is missing, damaged, or of a kind that cannot generate text."""
+
+
+class PairError(ParseLocalError):
+    """Draft and target cannot work together."""
+
+
+class TemplateError(ParseLocalError):
+    """A chat template is missing, broken, or refuses these messages."""
+
+
+class JudgeError(ParseLocalError):
+    """The verdict question cannot be asked of this model."""
+
+
+class ContextLengthError(ParseLocalError):
+    """The prompt does not fit into the context."""
+
+
+class OutOfMemoryError(ParseLocalError):
+    """The models and their caches need more memory than the machine has."""
+
+
+class DecodeError(ParseLocalError):
+    """llama.cpp failed while decoding."""
+
+
+class Cancelled(ParseLocalError):
+    """The caller asked to stop; what was final by then has been kept."""
+
+    exit_status = 130

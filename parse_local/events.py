@@ -1,0 +1,215 @@
+"""What the engine yields while it answers, and the result it ends with.
+
+The order within one round is: `Drafted` (many) → `Verified` → `Accepted`
+and/or `RolledBack` → `Text`. Only `Text` is final: a consumer that ignores
+everything else never shows anything that is taken back later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Source = Literal["draft", "target"]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A piece of the draft, provisional until it is accepted.
+
+    Args:
+        text: the new piece (never ends inside a UTF-8 character; may be empty).
+        n_draft: draft tokens written so far in this round.
+    """
+
+    text: str
+    n_draft: int
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One place where the draft may be cut, with the target's verdict on what is before it.
+
+    Args:
+        n_tokens: draft tokens, in the target's vocabulary, before the cut.
+        n_chars: characters of the draft's text before the cut.
+        p_correct: P(Correct) over the two labels; None where it was not asked.
+        label_mass: probability of both labels together; None where not asked.
+        mean_logprob: mean log-probability (nats) of the tokens before the cut
+            under the target; None where the pass kept no token evidence.
+        complete: the boundary is the end of a finished answer (full question).
+    """
+
+    n_tokens: int
+    n_chars: int
+    p_correct: float | None = None
+    label_mass: float | None = None
+    mean_logprob: float | None = None
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft → verify → accept cycle.
+
+    Args:
+        n_draft: tokens verified, in the target's vocabulary.
+        n_exact: of these, how many from the start are the target's own choice.
+        n_accept: how many were kept.
+        boundaries: the places judged, in order.
+    """
+
+    n_draft: int
+    n_exact: int
+    n_accept: int
+    boundaries: tuple[Boundary, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The target has judged the draft of this round."""
+
+    round: Round
+    text: str
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The first `n_accept` tokens of the draft are kept.
+
+    Their text follows as `Text` events (a stop string may still hold some of it back).
+    """
+
+    n_accept: int
+    text: str
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """The tail of the draft is dropped; `text` is what must leave the screen."""
+
+    n_tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """Final text, in order, never taken back; `source` says which model wrote it."""
+
+    text: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts in the target's vocabulary (the draft's for strategy "draft")."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Tokens that went through `llama_decode`, by purpose.
+
+    Args:
+        draft_decoded: tokens decoded by the draft model (its prompt included).
+        target_decoded: tokens decoded by the target on its main sequence:
+            prompt + verified draft + continuation.
+        suffix_decoded: judge-suffix tokens decoded by the target (forks × suffix).
+        reused: prompt tokens found in the target's KV cache and not decoded.
+        reused_draft: the same for the draft's cache.
+        n_accept: answer tokens that came from the draft.
+    """
+
+    draft_decoded: int = 0
+    target_decoded: int = 0
+    suffix_decoded: int = 0
+    reused: int = 0
+    reused_draft: int = 0
+    n_accept: int = 0
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Wall-clock seconds; `ttft_s` is the time to the first final text."""
+
+    prompt_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    fork_s: float = 0.0
+    target_s: float = 0.0
+    total_s: float = 0.0
+    ttft_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of the answer and the model that wrote it."""
+
+    text: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished answer.
+
+    Args:
+        text: the final answer; equals the concatenation of all `Text` events.
+        finish_reason: "stop", "length" or "cancelled".
+        spans: the answer cut by who wrote it; joined they give `text`.
+    """
+
+    text: str = ""
+    finish_reason: FinishReason = "stop"
+    usage: Usage = field(default_factory=Usage)
+    rounds: tuple[Round, ...] = ()
+    tokens: TokenCounts = field(default_factory=TokenCounts)
+    timings: Timings = field(default_factory=Timings)
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Answer tokens per second of the whole call, prompt time included."""
+        return self.usage.completion_tokens / self.timings.total_s if self.timings.total_s else 0.0
+
+    @property
+    def accepted_share(self) -> float:
+        """Share of the answer's tokens that came from the draft, 0 to 1."""
+        n = self.usage.completion_tokens
+        return self.tokens.n_accept / n if n else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `parse-local run --json` prints."""
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "usage": dataclasses.asdict(self.usage),
+            "rounds": [
+                {
+                    "n_draft": r.n_draft,
+                    "n_exact": r.n_exact,
+                    "n_accept": r.n_accept,
+                    "boundaries": [b.n_tokens for b in r.boundaries],
+                    "p_correct": [b.p_correct for b in r.boundaries],
+                    "label_mass": [b.label_mass for b in r.boundaries],
+                }
+                for r in self.rounds
+            ],
+            "tokens": dataclasses.asdict(self.tokens),
+            "timings": {k: round(v, 4) for k, v in dataclasses.asdict(self.timings).items()},
+            "spans": [dataclasses.asdict(s) for s in self.spans],
+        }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of every answer, also of a cancelled one."""
+
+    result: Result
+
+
+Event = Drafted | Verified | Accepted | RolledBack | Text | Finished

@@ -1,0 +1,172 @@
+"""Options of one answer and of a loaded pair: the single home of defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from parse_local.errors import UsageError
+from parse_local.profile import Profile
+
+Strategy = Literal["parse", "target", "draft"]
+AcceptMode = Literal["exact", "semantic", "fused"]
+AcceptRule = Literal["first-failure", "longest"]
+AfterReject = Literal["target", "redraft"]
+KVType = Literal["f16", "q8_0", "q4_0", "f32"]
+
+DEFAULT_PAIR = "qwen2.5-coder-1.5b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How a pair is loaded.
+
+    Args:
+        n_ctx: tokens of context for prompt and answer; the room that fork
+            suffixes need is added on top.
+        n_threads: CPU threads, None for all physical cores.
+        n_gpu_layers: layers of each model on the GPU, -1 for all that fit
+            (the draft is placed first).
+        kv_type: type of both KV caches.
+        max_forks: most boundaries judged in one batch.
+        verbose: let llama.cpp's own log through to stderr.
+    """
+
+    n_ctx: int = 4096
+    n_threads: int | None = None
+    n_gpu_layers: int = -1
+    kv_type: KVType = "f16"
+    max_forks: int = 32
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How one answer is made. None means: the default of the acceptance mode.
+
+    Args:
+        strategy: "parse" (draft, verify, accept), "target" or "draft" alone.
+        accept: what makes a draft's prefix acceptable. "exact" keeps what the
+            target would have written itself (lossless); "semantic" keeps what
+            its verdict calls correct (PARSE, section 3); "fused" combines the verdict with the
+            likelihood. None: "fused" where the pair has a calibrated profile, else "exact".
+        window: tokens drafted before each verification; 0 is the whole answer.
+            None: 16 for "exact", the whole answer otherwise.
+        after_reject: who goes on after a rejected tail: "target" writes the rest
+            (the paper), "redraft" drafts again. None: "redraft" for "exact",
+            "target" otherwise.
+        rule: "first-failure" keeps what lies before the first boundary judged
+            incorrect, "longest" the longest prefix judged correct.
+        tau_full: P(Correct) that accepts a finished answer whole. None: the profile's, else 0.9.
+        tau_prefix: P(Correct) that accepts an unfinished prefix. None: the profile's, else 0.9.
+        min_progress: tokens that every redraft round adds at least, the
+            target writing what the draft could not.
+        draft_budget: most tokens drafted in one answer, as a multiple of max_tokens.
+        delta: tokens between boundaries where the text offers none.
+        max_forks: most boundaries judged in one round; at most the pair's own.
+        max_tokens: most tokens of the answer.
+        stop: strings that end the answer; they are not part of it.
+        temperature: 0 is greedy.
+        top_k, top_p, min_p, repeat_penalty: llama.cpp's samplers of these names.
+        seed: of the sampler; None draws one.
+        thinking: let models that can think do so (`enable_thinking` of their template).
+    """
+
+    strategy: Strategy = "parse"
+    accept: AcceptMode | None = None
+    window: int | None = None
+    after_reject: AfterReject | None = None
+    rule: AcceptRule = "first-failure"
+    tau_full: float | None = None
+    tau_prefix: float | None = None
+    min_progress: int = 4
+    draft_budget: float = 2.0
+    delta: int = 32
+    max_forks: int = 32
+    max_tokens: int = 2048
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    seed: int | None = None
+    thinking: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("strategy", get_args(Strategy)),
+            ("accept", (None, *get_args(AcceptMode))),
+            ("after_reject", (None, *get_args(AfterReject))),
+            ("rule", get_args(AcceptRule)),
+        ):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(str(a) for a in allowed if a is not None)
+                raise UsageError(f"{name}={getattr(self, name)!r} is not one of: {choices}.")
+        for name, low, high in (
+            ("window", 0, None),
+            ("tau_full", 0, 1),
+            ("tau_prefix", 0, 1),
+            ("min_progress", 1, None),
+            ("draft_budget", 0, None),
+            ("delta", 1, None),
+            ("max_forks", 1, None),
+            ("max_tokens", 1, None),
+            ("temperature", 0, None),
+            ("top_k", 0, None),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("repeat_penalty", 0, None),
+        ):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if value < low or (high is not None and value > high):
+                limit = f"between {low} and {high}" if high is not None else f"at least {low}"
+                raise UsageError(f"{name} must be {limit}, not {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Options with every None replaced by what the mode and the profile say."""
+
+    accept: AcceptMode
+    window: int
+    after_reject: AfterReject
+    rule: AcceptRule
+    tau_full: float
+    tau_prefix: float
+    min_progress: int
+    draft_budget: float
+    profile: Profile
+
+
+def resolve(options: Options, profile: Profile) -> Policy:
+    """Fill in the defaults of the acceptance mode and of the pair's profile.
+
+    Raises:
+        UsageError: "fused" was asked for and the profile holds no fusion weights.
+    """
+    accept = options.accept or ("fused" if profile.calibrated else "exact")
+    if accept == "fused" and profile.fusion is None:
+        raise UsageError(
+            "--accept fused needs a profile with fusion weights for this pair; "
+            "give one with --profile FILE, or use --accept exact or semantic."
+        )
+    lossless = accept == "exact"
+    values = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    defaults = {
+        "accept": accept,
+        "window": 16 if lossless else 0,
+        "after_reject": "redraft" if lossless else "target",
+        "tau_full": profile.tau_full,
+        "tau_prefix": profile.tau_prefix,
+        "profile": profile,
+    }
+    return Policy(
+        **{
+            f.name: defaults[f.name] if values.get(f.name) is None else values[f.name]
+            for f in dataclasses.fields(Policy)
+        }
+    )
