@@ -59,12 +59,14 @@ class Round:
         n_exact: of these, how many from the start are the target's own choice.
         n_accept: how many were kept.
         boundaries: the places judged, in order.
+        whole: the draft was a finished answer and its verdict accepted all of it.
     """
 
     n_draft: int
     n_exact: int
     n_accept: int
     boundaries: tuple[Boundary, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)

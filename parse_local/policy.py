@@ -139,7 +139,19 @@ class Policy:
     tau_prefix: float
     min_progress: int
     draft_budget: float
+    delta: int
+    max_forks: int
     profile: Profile
+
+    @property
+    def asks_verdicts(self) -> bool:
+        """Whether acceptance looks at P(Correct) at all."""
+        return self.accept != "exact"
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether acceptance looks at the likelihood of the draft's tokens."""
+        return self.accept == "fused"
 
 
 def resolve(options: Options, profile: Profile) -> Policy:

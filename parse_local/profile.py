@@ -36,7 +36,7 @@ class JudgeWording:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Standardised sum of P(Correct) and mean log-probability (DESIGN: one pass, two kinds of evidence).
+    """Standardised sum of P(Correct) and mean log-probability: two kinds of evidence from one pass.
 
     score = (p - p_mean) / p_std + (logprob - logprob_mean) / logprob_std
     """

@@ -1,0 +1,91 @@
+"""Evidence → length of the accepted prefix: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from parse_local.distribution import Distribution
+from parse_local.events import Boundary
+from parse_local.policy import Policy
+
+
+def accepts(boundary: Boundary, policy: Policy) -> bool:
+    """Whether the evidence at one boundary passes the policy's threshold.
+
+    A boundary without a verdict never does.
+    """
+    if boundary.p_correct is None:
+        return False
+    if policy.accept == "fused":
+        fusion = policy.profile.fusion
+        if fusion is None or boundary.mean_logprob is None:
+            return False
+        threshold = fusion.threshold_full if boundary.complete else fusion.threshold_prefix
+        return fusion.score(boundary.p_correct, boundary.mean_logprob) > threshold
+    return boundary.p_correct > (policy.tau_full if boundary.complete else policy.tau_prefix)
+
+
+def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy) -> int:
+    """Tokens of the draft that are kept.
+
+    A finished answer that passes as a whole is kept whole. Otherwise the
+    prefix verdicts decide by the policy's rule: "first-failure" keeps what lies
+    before the first boundary that fails, "longest" the longest that passes.
+    What the target would have written itself (`n_exact`) is always kept.
+
+    Args:
+        n_exact: length of the exact prefix.
+        boundaries: judged boundaries in ascending order; ones at or below
+            `n_exact` need not be among them.
+        policy: mode, rule and thresholds.
+
+    Source: PARSE, section 3.
+    """
+    if policy.accept == "exact":
+        return n_exact
+    for boundary in boundaries:
+        if boundary.complete and accepts(boundary, policy):
+            return boundary.n_tokens
+    kept = 0
+    for boundary in boundaries:
+        if boundary.complete:
+            continue
+        if accepts(boundary, policy):
+            kept = boundary.n_tokens
+        elif policy.rule == "first-failure" and boundary.n_tokens > n_exact:
+            break
+    return max(n_exact, kept)
+
+
+def speculative_step(
+    target: Distribution, draft: Distribution, token: int, rng: np.random.Generator
+) -> tuple[bool, int]:
+    """One step of speculative sampling: keep the drafted token or draw another.
+
+    The token is kept with probability min(1, p/q); otherwise one is drawn
+    from the normalised positive part of p - q. Either way the result is
+    distributed as the target.
+
+    Args:
+        target: p, the target's distribution at this position.
+        draft: q, the distribution that `token` was drawn from.
+        token: the drafted token.
+        rng: random numbers independent of those that drew `token`.
+
+    Returns:
+        (kept, token to go on with).
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1.
+    """
+    p, q = target.probability(token), draft.probability(token)
+    if p > 0 and rng.random() * q < p:
+        return True, token
+    rest = np.array(
+        [max(0.0, pi - draft.probability(int(i))) for i, pi in zip(target.ids, target.probs, strict=True)]
+    )
+    total = rest.sum()
+    if total <= 0:  # p and q agree to rounding error
+        return False, target.sample(rng)
+    return False, Distribution(target.ids, rest / total).sample(rng)

@@ -1,0 +1,148 @@
+"""An answer as it grows: tokens, final text, who wrote what, counts and times."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from parse_local.events import FinishReason, Round, Source, Span, Text
+
+
+class TextStream:
+    """Bytes of tokens → text that is final.
+
+    Holds back an unfinished UTF-8 character and whatever may still turn out to
+    be the beginning of a stop string; nothing else.
+
+    Args:
+        stops: strings that end the text; they are not part of it.
+    """
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self.stopped = False
+        self._stops = [s for s in stops if s]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def push(self, data: bytes) -> str:
+        """Take the bytes of a token, return the text that became final."""
+        return self._release(self._decoder.decode(data))
+
+    def finish(self) -> str:
+        """Nothing follows: return what was held back."""
+        text = self._release(self._decoder.decode(b"", final=True))
+        if self.stopped:
+            return text
+        text, self._held = text + self._held, ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [i for i in (text.find(s) for s in self._stops) if i >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)]
+        n_held = 0
+        for stop in self._stops:
+            for n in range(min(len(stop) - 1, len(text)), n_held, -1):
+                if text.endswith(stop[:n]):
+                    n_held = n
+                    break
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+
+@dataclass
+class Answer:
+    """The growing answer of one call.
+
+    Args:
+        prompt: prompt tokens in the vocabulary of the model that writes the final text.
+        max_tokens: most answer tokens.
+        stops: stop strings.
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    stops: tuple[str, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    data: bytes = b""
+    finish_reason: FinishReason | None = None
+    rounds: list[Round] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    n_drafted: int = 0
+    n_accept: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+    first_text: float | None = None
+
+    def __post_init__(self) -> None:
+        self.stream = TextStream(self.stops)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing may be appended any more."""
+        return self.finish_reason is not None
+
+    @property
+    def n_left(self) -> int:
+        """Tokens that may still be appended."""
+        return self.max_tokens - len(self.tokens)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the call began."""
+        return time.perf_counter() - self.started
+
+    @property
+    def sequence(self) -> list[int]:
+        """Prompt and answer, as the KV cache holds them."""
+        return self.prompt + self.tokens
+
+    def append(self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source) -> Iterator[Text]:
+        """Add final tokens; stops by itself at a stop string or at `max_tokens`."""
+        text = ""
+        for token, piece in zip(tokens, pieces, strict=True):
+            if self.done:
+                break
+            self.tokens.append(token)
+            self.n_accept += source == "draft"
+            self.data += piece
+            text += self.stream.push(piece)
+            if self.stream.stopped:
+                self.finish_reason = "stop"
+            elif self.n_left <= 0:
+                self.finish_reason = "length"
+        yield from self._emit(text, source)
+
+    def close(self, reason: FinishReason) -> Iterator[Text]:
+        """End the answer (an earlier reason stays) and release held text."""
+        self.finish_reason = self.finish_reason or reason
+        source: Source = self.spans[-1].source if self.spans else "target"
+        yield from self._emit(self.stream.finish(), source)
+
+    def _emit(self, text: str, source: Source) -> Iterator[Text]:
+        if not text:
+            return
+        if self.first_text is None:
+            self.first_text = self.age
+        if self.spans and self.spans[-1].source == source:
+            self.spans[-1] = Span(self.spans[-1].text + text, source)
+        else:
+            self.spans.append(Span(text, source))
+        yield Text(text, source)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the block's wall-clock time to a phase of `Timings`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started

@@ -1,0 +1,168 @@
+"""Messages → prompt text, and the judge's suffix, both from the model's own chat template."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from parse_local.errors import TemplateError
+
+Message = dict[str, str]
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""What llama.cpp falls back to for a file without a template."""
+
+# Digits survive templates that strip, trim, upper- or lower-case earlier turns.
+_ANSWER = "739104826517"
+
+# A generation prompt that ends here makes the model think (or pick a channel) first;
+# the text appended sends it straight to its answer.
+_SKIP_THINKING = {
+    "<think>": "\n\n</think>\n\n",
+    "<|start|>assistant": "<|channel|>final<|message|>",
+}
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)
+
+
+def without_thinking(prompt: str) -> str:
+    """Close a thinking block or channel that the end of a generation prompt opens."""
+    end = prompt.rstrip()
+    for opening, closing in _SKIP_THINKING.items():
+        if end.endswith(opening):
+            return end + closing
+    return prompt
+
+
+def merge_turns(messages: Sequence[Message]) -> list[Message]:
+    """Fold system messages into the next user turn and join neighbours of the same role.
+
+    Some templates refuse a system role, or turns that do not alternate.
+    """
+    merged: list[Message] = []
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += "\n\n" + message["content"]
+        else:
+            merged.append({**message, "role": role})
+    return merged
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Args:
+        source: Jinja source, None for ChatML.
+        bos, eos: texts that the template may insert.
+        end_of_turn: text that closes an answer, for templates that drop earlier answers.
+        name: of the model, for error messages.
+
+    Raises:
+        TemplateError: the source is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        *,
+        bos: str = "",
+        eos: str = "",
+        end_of_turn: str = "",
+        name: str = "the model",
+    ) -> None:
+        self.is_fallback = source is None
+        self._variables = {"bos_token": bos, "eos_token": eos}
+        self._end_of_turn = end_of_turn or eos
+        self._name = name
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(CHATML if source is None else source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(
+                f"The chat template of {name} is not valid Jinja ({error}); "
+                "use another conversion of the model."
+            ) from error
+
+    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> str:
+        """The prompt for the next answer.
+
+        Args:
+            messages: the conversation, each with `role` and `content`; the last is the user's.
+            thinking: for templates that know `enable_thinking`.
+
+        Raises:
+            TemplateError: the template refuses these messages even with system
+                turns folded into user turns.
+        """
+        try:
+            return self._render(list(messages), thinking)
+        except Exception:  # noqa: BLE001 - a template may fail in any way that Python can
+            pass
+        try:
+            return self._render(merge_turns(messages), thinking)
+        except Exception as error:  # noqa: BLE001
+            raise TemplateError(
+                f"The chat template of {self._name} refuses this conversation ({error}); "
+                "start a new one, or use another model."
+            ) from error
+
+    def _render(self, messages: list[Message], thinking: bool) -> str:
+        return self._template.render(
+            messages=messages,
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+            thinking=thinking,
+            tools=None,
+            **self._variables,
+        )
+
+    def suffix(self, messages: Sequence[Message], question: str) -> str:
+        """What follows an answer when `question` is the next user turn, up to the reply to it.
+
+        The conversation is rendered with a stand-in for the answer and the
+        question behind it, and cut behind the stand-in (PARSE, section 3).
+
+        Args:
+            messages: the conversation that the answer belongs to.
+            question: the judge's question.
+        """
+        asked = [*messages, {"role": "assistant", "content": _ANSWER}]
+        asked.append({"role": "user", "content": question})
+        text = self.render(asked, thinking=False)
+        _, found, behind = text.rpartition(_ANSWER)
+        if not found:
+            # The template drops or rewrites earlier answers: close the turn by
+            # hand and take the question's own rendering.
+            behind = self._end_of_turn + "\n" + self._question_alone(question)
+        return without_thinking(behind)
+
+    def _question_alone(self, question: str) -> str:
+        text = self.render([{"role": "user", "content": question}], thinking=False)
+        bos = self._variables["bos_token"]
+        return text.removeprefix(bos) if bos else text

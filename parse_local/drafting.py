@@ -1,0 +1,130 @@
+"""The draft: one window of the answer, written by the draft model, in the target's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from parse_local.answer import Answer, TextStream
+from parse_local.distribution import Distribution
+from parse_local.events import Drafted
+from parse_local.llama.model import Model
+from parse_local.llama.sampler import Sampler
+from parse_local.writer import Writer
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft in the target's vocabulary.
+
+    Args:
+        tokens: target tokens.
+        pieces: their bytes.
+        complete: the draft model (or a stop string) ended the answer here.
+        proposals: distributions that the tokens were drawn from; None where
+            they were not drawn or the vocabularies differ.
+    """
+
+    tokens: list[int]
+    pieces: list[bytes] = field(repr=False)
+    complete: bool
+    proposals: list[Distribution] | None = field(default=None, repr=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The draft as text; a character cut in two ends it as U+FFFD."""
+        return b"".join(self.pieces).decode("utf-8", "replace")
+
+    def head(self, n: int) -> str:
+        """Text of the first `n` tokens, without an unfinished character."""
+        return b"".join(self.pieces[:n]).decode("utf-8", "ignore")
+
+
+class Drafter:
+    """Writes drafts for one answer.
+
+    Args:
+        writer: the draft model.
+        target: whose vocabulary the drafts are handed over in.
+        shared_vocabulary: token ids mean the same in both models.
+        sampler: of the draft model.
+        prompt: the conversation in the draft model's tokens.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        target: Model,
+        *,
+        shared_vocabulary: bool,
+        sampler: Sampler,
+        prompt: list[int],
+    ) -> None:
+        self.context = writer.context
+        self.prompt = prompt
+        self._model = writer.model
+        self._target = target
+        self._shared = shared_vocabulary
+        self._sampler = sampler
+
+    def write(self, answer: Answer, *, limit: int) -> Generator[Drafted, None, Draft | None]:
+        """Draft the answer's next tokens.
+
+        The cache is first rolled back to what the answer so far shares with it.
+
+        Args:
+            answer: what is final already.
+            limit: most tokens to draft.
+
+        Returns:
+            The draft, or None where there is no room for one.
+        """
+        sequence = self.prompt + self._own_tokens(answer)
+        limit = min(limit, self.context.n_ctx - len(sequence))
+        if limit <= 0:
+            return None
+        with answer.timed("draft_s" if answer.n_drafted else "prompt_s"):
+            self.context.prefill(sequence)
+        tokens: list[int] = []
+        proposals: list[Distribution] = []
+        shown = TextStream()
+        stops = TextStream(answer.stops)
+        stops.push(answer.data)
+        complete = False
+        while len(tokens) < limit and not complete:
+            with answer.timed("draft_s"):
+                row = self.context.last_row(tokens[-1:] or sequence[-1:])[0]
+                proposals.append(self._sampler.distribution(row, sequence + tokens))
+                token = proposals[-1].sample(self._sampler.rng)
+            answer.n_drafted += 1
+            complete = self._model.is_eog(token)
+            if not complete:
+                tokens.append(token)
+                piece = self._model.piece(token)
+                yield Drafted(shown.push(piece), len(tokens))
+                stops.push(piece)
+                complete = stops.stopped
+        return self._hand_over(answer, tokens, proposals, complete)
+
+    def _own_tokens(self, answer: Answer) -> list[int]:
+        if self._shared:
+            return answer.tokens
+        return self._model.tokenize(answer.data.decode("utf-8", "ignore"))
+
+    def _hand_over(
+        self, answer: Answer, tokens: list[int], proposals: list[Distribution], complete: bool
+    ) -> Draft:
+        shared = self._shared and all(t < self._target.n_vocab for t in tokens)
+        if not shared:
+            text = self._model.detokenize(tokens).decode("utf-8", "ignore")
+            tokens = self._target.tokenize(text)
+        complete = complete and len(tokens) <= answer.n_left
+        tokens = tokens[: answer.n_left]
+        drawn = shared and not self._sampler.greedy
+        return Draft(
+            tokens=tokens,
+            pieces=[self._target.piece(t) for t in tokens],
+            complete=complete,
+            proposals=proposals if drawn else None,
+        )

@@ -1,0 +1,320 @@
+"""The algorithm: draft → verify → accept → continue, yielded as events.
+
+A draft model writes (a window of) the answer. The target reads it once;
+forks of its KV cache at candidate boundaries answer the judge's question in one
+batch. The longest valid prefix stays, both caches roll back to it, and the target,
+or the draft again, goes on from there (PARSE, arXiv 2605.04263, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from parse_local.answer import Answer
+from parse_local.chat_template import Message
+from parse_local.drafting import Draft, Drafter
+from parse_local.errors import Cancelled, ContextLengthError, UsageError
+from parse_local.events import (
+    Accepted,
+    Event,
+    Finished,
+    Result,
+    RolledBack,
+    Round,
+    Source,
+    Text,
+    Timings,
+    TokenCounts,
+    Usage,
+    Verified,
+)
+from parse_local.judge import Judge, make_judge
+from parse_local.llama.context import CancelFlag
+from parse_local.llama.sampler import Sampler
+from parse_local.policy import Options, Policy, resolve
+from parse_local.profile import Profile
+from parse_local.verifier import Verifier
+from parse_local.writer import Writer
+
+
+class Engine:
+    """A loaded pair that answers; `load_pair` makes it.
+
+    One answer at a time: a new `stream` may start when the last one is finished
+    or abandoned. `cancel` may come from any thread.
+
+    Args:
+        target: the model whose answer it is.
+        draft: the model that proposes, None to run the target alone.
+        profile: thresholds and wording of the pair.
+        cancel: the flag that both contexts poll.
+        pair_name: for messages.
+        placements: where the models' layers went, one description each.
+    """
+
+    def __init__(
+        self,
+        target: Writer,
+        draft: Writer | None,
+        *,
+        profile: Profile,
+        cancel: CancelFlag,
+        pair_name: str = "",
+        placements: Sequence[object] = (),
+    ) -> None:
+        self.target = target
+        self.draft = draft
+        self.profile = profile
+        self.pair_name = pair_name
+        self.placements = tuple(str(p) for p in placements)
+        self.shared_vocabulary = draft is not None and target.model.shares_vocabulary(draft.model)
+        self._cancel = cancel
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of context for prompt and answer."""
+        return self.target.context.n_ctx
+
+    def cancel(self) -> None:
+        """Stop the running answer within one decode step; what is final stays."""
+        self._cancel.set()
+
+    def close(self) -> None:
+        """Free both models; the engine cannot be used afterwards."""
+        for writer in (self.target, self.draft):
+            if writer is not None:
+                writer.close()
+
+    def generate(self, messages: Sequence[Message], options: Options | None = None) -> Result:
+        """Answer the last message and return the whole result; otherwise as `stream`."""
+        result = Result()
+        for event in self.stream(messages, options):
+            if isinstance(event, Finished):
+                result = event.result
+        return result
+
+    def stream(
+        self, messages: Sequence[Message], options: Options | None = None
+    ) -> Iterator[Event]:
+        """Answer the last message.
+
+        Args:
+            messages: the conversation; dicts with `role` (system, user or assistant) and `content`.
+            options: how, see `Options`.
+
+        Yields:
+            Events; `Finished` is always the last.
+
+        Raises:
+            UsageError: the options ask for what this pair does not have.
+            ContextLengthError: the prompt does not fit; nothing has been decoded.
+            TemplateError, JudgeError: a template cannot render the conversation or the question.
+            DecodeError: llama.cpp failed.
+        """
+        options = options or Options()
+        self._cancel.clear()
+        policy = resolve(options, self.profile)
+        writer = self._require_draft() if options.strategy == "draft" else self.target
+        prompt = writer.prompt(messages, thinking=options.thinking)
+        answer = Answer(
+            prompt=prompt,
+            max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
+            stops=options.stop,
+        )
+        meter = _Meter(self)
+        try:
+            if options.strategy == "parse":
+                yield from self._parse(answer, messages, options, policy)
+            else:
+                yield from self._write(answer, writer, _sampler(writer, options))
+        except Cancelled:
+            answer.finish_reason = "cancelled"
+        yield from answer.close("stop")
+        yield Finished(meter.result(answer))
+
+    # the loop
+
+    def _parse(
+        self, answer: Answer, messages: Sequence[Message], options: Options, policy: Policy
+    ) -> Iterator[Event]:
+        draft_writer = self._require_draft()
+        judge = self._judge(messages) if policy.asks_verdicts else None
+        sampler = _sampler(self.target, options)
+        verifier = Verifier(self.target.context, sampler, judge, policy)
+        drafter = Drafter(
+            draft_writer,
+            self.target.model,
+            shared_vocabulary=self.shared_vocabulary,
+            sampler=_sampler(draft_writer, options, stream=1),
+            prompt=draft_writer.prompt(messages, thinking=options.thinking),
+        )
+        budget = int(policy.draft_budget * answer.max_tokens)
+        while not answer.done:
+            limit = min(policy.window or answer.n_left, answer.n_left, budget - answer.n_drafted)
+            draft = yield from drafter.write(answer, limit=limit)
+            if draft is None:  # no budget or no room left: the target finishes
+                yield from self._write(answer, self.target, sampler)
+                return
+            if not answer.rounds:
+                with answer.timed("prompt_s"):
+                    self.target.context.prefill(answer.prompt)
+            with answer.timed("verify_s"):
+                verified, evidence = verifier.verify(answer.sequence, draft)
+            yield from self._accept(answer, draft, verified)
+            n = verified.n_accept
+            if verified.whole:
+                return
+            yield from self._append(answer, self.target, evidence.next_token[n])
+            rejected = n < len(draft.tokens) or draft.complete
+            if rejected and policy.after_reject == "target":
+                yield from self._write(answer, self.target, sampler)
+            elif rejected:
+                yield from self._write(answer, self.target, sampler, policy.min_progress - n - 1)
+
+    def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
+        answer.rounds.append(verified)
+        n = verified.n_accept
+        kept = draft.head(n)
+        yield Verified(verified, draft.text)
+        if n:
+            yield Accepted(n, kept)
+        if n < len(draft.tokens):
+            yield RolledBack(len(draft.tokens) - n, draft.text[len(kept) :])
+        yield from answer.append(draft.tokens[:n], draft.pieces[:n], "draft")
+
+    def _write(
+        self, answer: Answer, writer: Writer, sampler: Sampler, n: int | None = None
+    ) -> Iterator[Text]:
+        """Plain decoding by one model: `n` tokens, or to the end of the answer."""
+        phase = "target_s" if writer is self.target else "draft_s"
+        with answer.timed(phase if answer.tokens else "prompt_s"):
+            writer.context.prefill(answer.sequence)
+        while not answer.done and (n is None or n > 0):
+            with answer.timed(phase):
+                sequence = answer.sequence
+                row = writer.context.last_row(sequence[-1:])[0]
+                token = sampler.choose(row, sequence)
+            yield from self._append(answer, writer, token)
+            n = None if n is None else n - 1
+
+    def _append(self, answer: Answer, writer: Writer, token: int) -> Iterator[Text]:
+        if answer.done:
+            return
+        if writer.model.is_eog(token):
+            answer.finish_reason = "stop"
+            return
+        source: Source = "target" if writer is self.target else "draft"
+        yield from answer.append([token], [writer.model.piece(token)], source)
+
+    # verdicts on any text
+
+    def verify(
+        self,
+        messages: Sequence[Message],
+        text: str,
+        *,
+        options: Options | None = None,
+        sequential: bool = False,
+    ) -> Round:
+        """Judge an answer that is already written, whoever wrote it.
+
+        Args:
+            messages: the conversation that `text` answers.
+            text: the answer; its end is asked the question for finished answers.
+            options: acceptance mode ("semantic" unless given), thresholds, boundaries.
+            sequential: judge every prefix by a plain pass of its own instead of
+                by forks in one batch; the same verdicts, slowly.
+
+        Returns:
+            A round whose boundaries all carry a verdict.
+
+        Raises:
+            UsageError: the text is empty.
+            ContextLengthError: prompt and text do not fit.
+            TemplateError, JudgeError, DecodeError, Cancelled: as `stream`.
+        """
+        options = options or Options()
+        options = replace(options, accept=options.accept or "semantic")
+        self._cancel.clear()
+        policy = resolve(options, self.profile)
+        prompt = self.target.prompt(messages)
+        judge = self._judge(messages)
+        tokens = self.target.model.tokenize(text)
+        if not tokens:
+            raise UsageError("There is no text to judge; the draft is empty.")
+        if len(prompt) + len(tokens) > self.n_ctx:
+            raise ContextLengthError(
+                f"Prompt and draft have {len(prompt) + len(tokens)} tokens and the context holds "
+                f"{self.n_ctx}; raise --ctx."
+            )
+        draft = Draft(tokens, [self.target.model.piece(t) for t in tokens], complete=True)
+        sampler = _sampler(self.target, options)
+        verifier = Verifier(self.target.context, sampler, judge, policy, sequential=sequential)
+        return verifier.judge_all(prompt, draft)
+
+    # parts
+
+    def _judge(self, messages: Sequence[Message]) -> Judge:
+        return make_judge(
+            self.target.model, self.target.template, messages, self.profile.wording
+        )
+
+    def _require_draft(self) -> Writer:
+        if self.draft is None:
+            raise UsageError("This strategy needs a draft model; name a pair or give --draft FILE.")
+        return self.draft
+
+
+def _sampler(writer: Writer, options: Options, *, stream: int = 0) -> Sampler:
+    # Draft and target draw from streams of their own: speculative sampling
+    # needs the two independent.
+    seed = None if options.seed is None else options.seed * 2 + stream
+    return Sampler(
+        writer.model,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repeat_penalty=options.repeat_penalty,
+        seed=seed,
+    )
+
+
+class _Meter:
+    """Counts what one answer costs, from the contexts' running totals."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._contexts = [w.context if w else None for w in (engine.target, engine.draft)]
+        for context in self._contexts:
+            if context is not None:
+                context.start_count()
+
+    def result(self, answer: Answer) -> Result:
+        target, draft = self._contexts
+        assert target is not None
+        seconds = answer.seconds
+        return Result(
+            text="".join(span.text for span in answer.spans),
+            finish_reason=answer.finish_reason or "stop",
+            usage=Usage(len(answer.prompt), len(answer.tokens)),
+            rounds=tuple(answer.rounds),
+            tokens=TokenCounts(
+                draft_decoded=draft.n_decoded if draft else 0,
+                target_decoded=target.n_decoded,
+                suffix_decoded=target.n_suffix_decoded,
+                reused=target.n_reused or 0,
+                reused_draft=(draft.n_reused or 0) if draft else 0,
+                n_accept=answer.n_accept,
+            ),
+            timings=Timings(
+                prompt_s=seconds.get("prompt_s", 0.0),
+                draft_s=seconds.get("draft_s", 0.0),
+                verify_s=max(0.0, seconds.get("verify_s", 0.0) - target.fork_s),
+                fork_s=target.fork_s,
+                target_s=seconds.get("target_s", 0.0),
+                total_s=answer.age,
+                ttft_s=answer.first_text or answer.age,
+            ),
+            spans=tuple(answer.spans),
+        )

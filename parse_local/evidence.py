@@ -1,0 +1,110 @@
+"""What one verify pass says about a draft, read row by row as llama.cpp hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from parse_local.accept import speculative_step
+from parse_local.distribution import Distribution
+from parse_local.llama import scores
+from parse_local.llama.sampler import Sampler
+from parse_local.llama.scores import Rows
+
+
+class Evidence:
+    """Token evidence of one draft.
+
+    Row i is the target's output before draft token i; the row behind the last
+    token says how the answer goes on if all of it is kept.
+
+    Args:
+        sampler: of the target; decides what the target itself would write.
+        tokens: the draft in the target's vocabulary.
+        history: tokens before the draft, for the repeat penalty.
+        cuts: prefix lengths at which the target's own next token is wanted.
+        proposals: distributions that the tokens were drawn from, for
+            speculative sampling; None compares with the target's own choice.
+        logprobs: also keep the tokens' log-probabilities.
+        n_threads: CPU threads for the log-probabilities.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        tokens: Sequence[int],
+        *,
+        history: Sequence[int],
+        cuts: Collection[int],
+        proposals: Sequence[Distribution] | None = None,
+        logprobs: bool = False,
+        n_threads: int = 1,
+    ) -> None:
+        self.n_exact = 0
+        """Tokens from the start that are the target's own choice."""
+        self.next_token: dict[int, int] = {}
+        """The target's own next token behind the exact prefix and behind each cut."""
+        self.logprobs: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        """Log-probability of each token (nats), empty where not asked for."""
+        self._sampler = sampler
+        self._tokens = list(tokens)
+        self._history = list(history)
+        self._cuts = frozenset(cuts)
+        self._proposals = proposals
+        self._want_logprobs = logprobs
+        self._n_threads = n_threads
+        self._exact = True
+
+    def add(self, start: int, rows: Rows) -> None:
+        """Take the rows `start`, `start` + 1, …; every row comes once and in order."""
+        if self._sampler.argmax_only:
+            choices = scores.argmax(rows)
+        for i in range(start, start + len(rows)):
+            if not self._exact and i not in self._cuts:
+                continue
+            if self._sampler.argmax_only:
+                choice = int(choices[i - start])
+            else:
+                choice = -1
+            self._look(i, rows[i - start], choice)
+        if self._want_logprobs:
+            picked = self._tokens[start : start + len(rows)]
+            if picked:
+                found = scores.token_logprobs(
+                    rows[: len(picked)], picked, n_threads=self._n_threads
+                )
+                self.logprobs = np.concatenate([self.logprobs, found])
+
+    def _look(self, i: int, row: npt.NDArray[np.float32], choice: int) -> None:
+        if self._exact:
+            kept, token = self._decide(i, row, choice)
+            if kept:
+                self.n_exact = i + 1
+                if i not in self._cuts:
+                    return
+            else:
+                self._exact = False
+                self.next_token[i] = token
+                return
+        self.next_token[i] = choice if choice >= 0 else self._choose(i, row)
+
+    def _decide(self, i: int, row: npt.NDArray[np.float32], choice: int) -> tuple[bool, int]:
+        if i == len(self._tokens):  # nothing drafted here: the target goes on
+            return False, choice if choice >= 0 else self._choose(i, row)
+        token = self._tokens[i]
+        if choice >= 0:
+            return choice == token, choice
+        if self._proposals is not None and not self._sampler.greedy:
+            target = self._sampler.distribution(row, self._history + self._tokens[:i])
+            return speculative_step(target, self._proposals[i], token, self._sampler.rng)
+        choice = self._choose(i, row)
+        return choice == token, choice
+
+    def _choose(self, i: int, row: npt.NDArray[np.float32]) -> int:
+        return self._sampler.choose(row, self._history + self._tokens[:i])
+
+    def mean_logprob(self, n: int) -> float | None:
+        """Mean log-probability (nats) of the first `n` tokens, None where not kept."""
+        return float(self.logprobs[:n].mean()) if n and self.logprobs.size else None

@@ -1,0 +1,394 @@
+"""One KV cache: decode, roll back, fork, judge.
+
+Sequence 0 is the main sequence; sequences 1… are forks of it that live for one
+judge batch. The cache is unified, so that a fork shares the cells of its prefix
+and llama.cpp builds PARSE's attention mask from the sequence ids (PARSE, section 3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from parse_local.errors import Cancelled, ContextLengthError, DecodeError, OutOfMemoryError
+from parse_local.llama import library, scores
+from parse_local.llama._bindings import lib
+from parse_local.llama.model import Model
+from parse_local.llama.scores import Rows
+
+N_BATCH = 2048
+N_UBATCH = 512
+OUTPUT_BYTES = 160_000_000
+"""Upper bound of the output buffer: rows are scored in chunks that stay below it."""
+
+KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # enum ggml_type
+
+_OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
+
+
+def default_threads() -> int:
+    """Physical cores that this process may run on."""
+    physical = psutil.cpu_count(logical=False) or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
+    return max(1, min(physical, affinity))
+
+
+class CancelFlag:
+    """A flag that llama.cpp polls while it computes; may be set from any thread or handler."""
+
+    def __init__(self) -> None:
+        self.value = ctypes.c_int32(0)
+
+    def set(self) -> None:
+        """Ask the running decode to stop."""
+        self.value.value = 1
+
+    def clear(self) -> None:
+        """Forget an earlier request."""
+        self.value.value = 0
+
+    def __bool__(self) -> bool:
+        return self.value.value != 0
+
+
+def max_rows(n_vocab: int) -> int:
+    """Output rows that fit into OUTPUT_BYTES, at most one ubatch."""
+    return max(1, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
+
+
+class Context:
+    """A KV cache over one model.
+
+    Args:
+        model: the weights.
+        n_ctx: tokens of the main sequence.
+        n_fork_cells: further cells for the suffixes of one judge batch.
+        max_forks: most forks alive at once.
+        n_threads: CPU threads.
+        kv_type: "f16", "q8_0", "q4_0" or "f32".
+        cancel: polled before and during every decode.
+
+    Raises:
+        OutOfMemoryError: the cache or the compute buffers could not be allocated.
+
+    Source: llama_init_from_model, with kv_unified and a full-size SWA cache
+    (a partial llama_memory_seq_cp needs both).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int,
+        n_fork_cells: int = 0,
+        max_forks: int = 1,
+        n_threads: int | None = None,
+        kv_type: str = "f16",
+        cancel: CancelFlag | None = None,
+    ) -> None:
+        self.handle: Any = None
+        self.model = model
+        self.n_ctx = n_ctx
+        self.max_forks = max_forks
+        self.n_threads = n_threads or default_threads()
+        self.cancel = cancel or CancelFlag()
+        self.tokens: list[int] = []
+        """Tokens of the main sequence whose cells are in the cache."""
+        self.start_count()
+        self._max_rows = max_rows(model.n_vocab)
+
+        params = lib.llama_context_default_params()
+        params.n_ctx = n_ctx + n_fork_cells
+        params.n_batch = N_BATCH
+        params.n_ubatch = N_UBATCH
+        params.n_seq_max = max_forks + 1
+        params.n_outputs_max = max(self._max_rows, max_forks)
+        params.n_threads = params.n_threads_batch = self.n_threads
+        params.type_k = params.type_v = _KV_TYPES[kv_type]
+        params.kv_unified = True
+        params.swa_full = True
+        params.no_perf = True
+        with library.log.capture() as log:
+            self.handle = lib.llama_init_from_model(model.handle, params)
+            if not self.handle:
+                reason = log[0].split(": ", 1)[-1] if log else "no reason given"
+                raise OutOfMemoryError(
+                    f"llama.cpp could not create a context of {n_ctx} tokens for {model.path.name} "
+                    f"({reason}); lower --ctx, or use --kv-type q8_0."
+                )
+        self._memory = lib.llama_get_memory(self.handle)
+        self._make_batch()
+        self._install_abort_callback()
+
+    def _make_batch(self) -> None:
+        # The batch's arrays are numpy's, so that filling one is a slice assignment.
+        self._b_token = np.zeros(N_BATCH, np.int32)
+        self._b_pos = np.zeros(N_BATCH, np.int32)
+        self._b_seq = np.zeros(N_BATCH, np.int32)
+        self._b_logits = np.zeros(N_BATCH, np.int8)
+        self._b_n_seq = np.ones(N_BATCH, np.int32)
+        self._b_seq_pointers = self._b_seq.ctypes.data + 4 * np.arange(N_BATCH, dtype=np.uintp)
+        self._batch = lib.llama_batch()
+        for name, array in (
+            ("token", self._b_token),
+            ("pos", self._b_pos),
+            ("n_seq_id", self._b_n_seq),
+            ("seq_id", self._b_seq_pointers),
+            ("logits", self._b_logits),
+        ):
+            kind = type(getattr(self._batch, name))
+            setattr(self._batch, name, ctypes.cast(array.ctypes.data, kind))
+
+    def _install_abort_callback(self) -> None:
+        shim = library.shim()
+        if shim is not None:  # no Python call inside the compute graph
+            self._abort = ctypes.cast(shim.parse_local_abort_requested, lib.ggml_abort_callback)
+        else:
+            self._abort = lib.ggml_abort_callback(lambda _data: bool(self.cancel))
+        flag = ctypes.cast(ctypes.byref(self.cancel.value), ctypes.c_void_p)
+        lib.llama_set_abort_callback(self.handle, self._abort, flag)
+
+    def start_count(self) -> None:
+        """Reset the counters below; an answer's figures are what they have reached at its end."""
+        self.n_decoded = 0
+        self.n_suffix_decoded = 0
+        self.n_reused: int | None = None
+        self.fork_s = 0.0
+
+    # the main sequence
+
+    def sync(self, tokens: Sequence[int]) -> int:
+        """Roll back to what the cache shares with `tokens`.
+
+        Returns:
+            How many tokens are kept: the common prefix, and never all of
+            `tokens`, because the last one has to be decoded for its output row.
+        """
+        limit = min(len(self.tokens), len(tokens) - 1)
+        n = 0
+        while n < limit and self.tokens[n] == tokens[n]:
+            n += 1
+        self.truncate(n)
+        return len(self.tokens)
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Make the main sequence `tokens` without its last, decoding only what is missing.
+
+        The last token is left for the decode that needs its output row. The
+        first call after `start_count` sets `n_reused`.
+        """
+        n_kept = self.sync(tokens)
+        if self.n_reused is None:
+            self.n_reused = n_kept
+        for _ in self.decode(tokens[n_kept:-1], n_rows=0):
+            pass
+
+    def truncate(self, n: int) -> None:
+        """Drop the main sequence's tokens from position `n` on.
+
+        Where the memory cannot cut a sequence (recurrent models), everything
+        is dropped, and the next decode starts from nothing.
+        """
+        # Asked of llama.cpp even when nothing should be there: an exception
+        # between a decode and our own bookkeeping may have left cells behind.
+        if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
+            del self.tokens[n:]
+        else:
+            self.clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        lib.llama_memory_clear(self._memory, False)
+        self.tokens.clear()
+
+    def decode(self, tokens: Sequence[int], *, n_rows: int = 1) -> Iterator[tuple[int, Rows]]:
+        """Append tokens to the main sequence.
+
+        Args:
+            tokens: what to append.
+            n_rows: output rows wanted, counted from the end.
+
+        Yields:
+            (index of the first row's token in `tokens`, rows) chunk by chunk;
+            rows has shape (n, n_vocab), is llama.cpp's own buffer and valid
+            only until the next decode.
+
+        Raises:
+            ContextLengthError: the tokens do not fit.
+            Cancelled: stopped from outside; the sequence ends at a chunk's border.
+            DecodeError: llama.cpp failed.
+        """
+        if len(self.tokens) + len(tokens) > self.n_ctx:
+            raise ContextLengthError(
+                f"{len(self.tokens) + len(tokens)} tokens do not fit into the context of "
+                f"{self.n_ctx}; raise --ctx or shorten the conversation."
+            )
+        first_row = len(tokens) - n_rows
+        start = 0
+        while start < len(tokens):
+            if start < first_row:
+                end = min(first_row, start + N_BATCH)
+            else:
+                end = min(len(tokens), start + self._max_rows)
+            chunk = tokens[start:end]
+            n_past = len(self.tokens)
+            n = len(chunk)
+            self._b_token[:n] = chunk
+            self._b_pos[:n] = np.arange(n_past, n_past + n)
+            self._b_seq[:n] = 0
+            self._b_logits[:n] = start >= first_row
+            self._run(n)
+            self.tokens.extend(chunk)
+            self.n_decoded += n
+            if start >= first_row:
+                yield start, self._rows(n)
+            start = end
+
+    def last_row(self, tokens: Sequence[int]) -> Rows:
+        """Append tokens and return the output row of the last, shape (1, n_vocab)."""
+        rows = None
+        for _, rows in self.decode(tokens):  # noqa: B007
+            pass
+        assert rows is not None
+        return rows
+
+    # forks
+
+    def judge(
+        self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Ask the same question behind several prefixes of the main sequence in one batch.
+
+        Args:
+            cuts: prefix lengths in tokens, each at most the sequence's length.
+            suffix: tokens of the question, decoded once for each cut.
+            labels: token ids whose log-probability behind the suffix is wanted.
+
+        Returns:
+            Log-probabilities (nats), shape (n_cuts, n_labels).
+
+        Raises:
+            Cancelled, DecodeError: as `decode`; no fork is left behind.
+
+        Source: PARSE, section 3 (parallel prefix verification).
+        """
+        out = np.empty((len(cuts), len(labels)), np.float32)
+        per_batch = max(1, min(self.max_forks, N_BATCH // len(suffix)))
+        for i in range(0, len(cuts), per_batch):
+            chunk = cuts[i : i + per_batch]
+            out[i : i + len(chunk)] = self._judge_batch(chunk, suffix, labels)
+        return out
+
+    def _judge_batch(
+        self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        m = len(suffix)
+        n = len(cuts) * m
+        forks = range(1, len(cuts) + 1)
+        try:
+            started = time.perf_counter()
+            for seq, cut in zip(forks, cuts, strict=True):
+                self._fork(seq, cut)
+            self.fork_s += time.perf_counter() - started
+            self._b_token[:n] = np.tile(np.asarray(suffix, np.int32), len(cuts))
+            self._b_pos[:n] = (np.asarray(cuts)[:, None] + np.arange(m)).ravel()
+            self._b_seq[:n] = np.repeat(np.arange(1, len(cuts) + 1), m)
+            self._b_logits[:n] = 0
+            self._b_logits[m - 1 : n : m] = 1
+            self._run(n)
+            self.n_suffix_decoded += n
+            return self.label_logprobs(self._rows(len(cuts)), labels)
+        finally:
+            started = time.perf_counter()
+            for seq in forks:
+                lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+            self.fork_s += time.perf_counter() - started
+
+    def judge_sequentially(
+        self,
+        tokens: Sequence[int],
+        cuts: Sequence[int],
+        suffix: Sequence[int],
+        labels: Sequence[int],
+        *,
+        n_batch: int = N_BATCH,
+    ) -> npt.NDArray[np.float32]:
+        """What `judge` computes, each cut by a plain pass over an emptied cache.
+
+        Args:
+            tokens: the sequence that is cut.
+            cuts, suffix, labels: as `judge`.
+            n_batch: tokens decoded at once; other values give other rounding.
+
+        Returns:
+            Log-probabilities (nats), shape (n_cuts, n_labels). The cache is empty afterwards.
+        """
+        out = np.empty((len(cuts), len(labels)), np.float32)
+        for i, cut in enumerate(cuts):
+            self.clear()
+            asked = [*tokens[:cut], *suffix]
+            for start in range(0, len(asked), n_batch):
+                rows = self.last_row(asked[start : start + n_batch])
+            out[i] = self.label_logprobs(rows, labels)[0]
+        self.clear()
+        return out
+
+    def label_logprobs(self, rows: Rows, labels: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Log-probabilities (nats) of a few tokens in each row, shape (n_rows, n_labels)."""
+        return scores.label_logprobs(rows, labels, n_threads=self.n_threads)
+
+    def _fork(self, seq: int, n: int) -> None:
+        fork = library.seq_fork()
+        if fork is None:
+            lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
+            return
+        status = fork(self._memory, 0, seq, n)
+        if status != 0:
+            raise DecodeError(
+                f"{self.model.path.name} cannot fork its KV cache at {n} (code {status}); "
+                "use --accept exact."
+            )
+
+    # llama_decode
+
+    def _run(self, n: int) -> None:
+        if self.cancel:
+            raise Cancelled("Stopped.")
+        self._batch.n_tokens = n
+        with library.log.capture() as log:
+            status = lib.llama_decode(self.handle, self._batch)
+            if status == _OK:
+                return
+            reason = log[-1] if log else "no reason given"
+        # Whatever part of the batch was computed goes, so that the cache again
+        # holds exactly self.tokens.
+        if not lib.llama_memory_seq_rm(self._memory, 0, len(self.tokens), -1):
+            self.clear()
+        if status == _ABORTED or self.cancel:
+            raise Cancelled("Stopped.")
+        if status == _NO_SLOT:
+            raise ContextLengthError(
+                f"The KV cache of {self.model.path.name} is full; raise --ctx or lower --max-forks."
+            )
+        raise DecodeError(
+            f"llama.cpp failed to decode with {self.model.path.name} (code {status}: {reason}); "
+            "run again with --verbose, and with less --gpu-layers if the GPU is short of memory."
+        )
+
+    def _rows(self, n: int) -> Rows:
+        pointer = lib.llama_get_logits(self.handle)
+        return np.ctypeslib.as_array(pointer, shape=(n, self.model.n_vocab))
+
+    def close(self) -> None:
+        """Free the cache."""
+        if self.handle:
+            lib.llama_free(self.handle)
+            self.handle = None
