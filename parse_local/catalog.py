@@ -159,7 +159,8 @@ class Catalog:
 
     @staticmethod
     def _unknown(name: str, kind: str, known: tuple[str, ...]) -> CatalogError:
-        near = difflib.get_close_matches(name.lower(), known, n=1)
+        begun = [other for other in known if other.startswith(name.lower())]
+        near = begun or difflib.get_close_matches(name.lower(), known, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return CatalogError(
             f"There is no {kind} named {name!r}{hint}; `parse-local models list` shows all."

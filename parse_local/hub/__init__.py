@@ -5,6 +5,7 @@ from parse_local.hub.pull import is_offline, pair_paths, paths, pull
 from parse_local.hub.storage import (
     Presence,
     format_size,
+    leftovers,
     local_path,
     presence,
     remove,
@@ -15,6 +16,7 @@ __all__ = [
     "Progress",
     "format_size",
     "is_offline",
+    "leftovers",
     "local_path",
     "pair_paths",
     "paths",

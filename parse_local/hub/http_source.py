@@ -59,7 +59,7 @@ def fetch(source: HubSource, model: Model, partial: Path, progress: Progress) ->
 def _check_metadata(url: str, source: HubSource, model: Model) -> str | None:
     """Refuse a file that cannot be the right one before a byte of it is fetched."""
     from huggingface_hub import get_hf_file_metadata
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+    from huggingface_hub.errors import HfHubHTTPError
 
     for last in (False, True):
         try:
@@ -68,9 +68,11 @@ def _check_metadata(url: str, source: HubSource, model: Model) -> str | None:
         except HfHubHTTPError as error:
             if last or not _is_transient(error):
                 raise _refusal(error, source) from error
-        except (HTTPError, OSError) as error:  # OSError: huggingface_hub is itself offline
+        except (_client_error(), OSError) as error:  # OSError: huggingface_hub is itself offline
             if last:
-                raise UnreachableError(f"{_host(url)} cannot be reached ({_reason(error)})") from error
+                raise UnreachableError(
+                    f"{_host(url)} cannot be reached ({_reason(error)})"
+                ) from error
     if metadata.size is not None and metadata.size != model.size:
         raise SourceError(
             f"{source.repo} holds another {source.file} "
@@ -85,7 +87,7 @@ def _check_metadata(url: str, source: HubSource, model: Model) -> str | None:
 def _read_body(
     url: str, source: HubSource, model: Model, partial: Path, progress: Progress
 ) -> None:
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+    from huggingface_hub.errors import HfHubHTTPError
 
     delays = iter(RETRY_DELAYS)
     while (done := size_of(partial)) != model.size:
@@ -99,7 +101,7 @@ def _read_body(
             if not _is_transient(error):
                 raise _refusal(error, source) from error
             reason = _reason(error)
-        except HTTPError as error:
+        except _client_error() as error:
             reason = _reason(error)
         arrived = size_of(partial)
         if arrived == model.size:
@@ -118,7 +120,11 @@ def _read_body(
 
 def _read_once(url: str, model: Model, partial: Path, done: int, progress: Progress) -> None:
     """One GET from byte `done` on; ends early, by exception or not, when the connection does."""
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        get_session,
+        hf_raise_for_status,
+    )
 
     headers = build_hf_headers(headers={"Accept-Encoding": "identity"})
     if done:
@@ -145,6 +151,13 @@ def _read_once(url: str, model: Model, partial: Path, done: int, progress: Progr
             progress.update(done)
             if done > model.size:
                 raise SourceError(f"{_host(url)} sends more than {format_size(model.size)}")
+
+
+def _client_error() -> type[Exception]:
+    """Base of all errors of huggingface_hub's HTTP client: httpx's, later httpx2's HTTPError."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return HfHubHTTPError.__bases__[0]
 
 
 def _is_transient(error: Any) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from parse_local.catalog import Catalog, HubSource, Model, Source, load_catalog
@@ -15,16 +14,18 @@ from parse_local.hub.progress import Progress
 from parse_local.hub.storage import (
     corrupt_path,
     final_path,
+    format_size,
     joined_path,
     local_path,
-    lock_path,
+    locked,
     partial_path,
     require_space,
     sha256_of,
+    size_of,
     storage_errors,
 )
 
-_OFFLINE_VARIABLES = ("PARSE_LOCAL_OFFLINE", "HF_HUB_OFFLINE")
+_OFFLINE_VARIABLES = ("PARSE_LOCAL_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 def is_offline() -> str | None:
@@ -101,67 +102,44 @@ def pull(models: Sequence[Model], progress: Progress | None = None) -> list[Path
         StorageError: the disk is full or cannot be written.
     """
     progress = progress or Progress()
-    missing = [model for model in models if local_path(model) is None]
-    if missing:
-        variable = is_offline()
-        if variable:
-            names = " and ".join(model.name for model in missing)
-            raise OfflineError(
-                f"{names} cannot be fetched because {variable} is set; unset it and try again, "
-                "or copy the GGUF files here and name them with --draft and --target."
-            )
-        require_space(missing)
-    unreachable: dict[type[Source], SourceError] = {}
-    return [_pull_one(model, progress, unreachable) for model in models]
-
-
-def _pull_one(
-    model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]
-) -> Path:
     with storage_errors():
-        path = _verified_local_path(model, progress)
-        if path is not None:
-            progress.note(f"{model.name} is here: {path}")
-            return path
-        with _locked(model, progress):
-            final = final_path(model)
-            if local_path(model) != final:  # another process may have been faster
-                _fetch(model, progress, unreachable)
-            return final
+        found = {model: _verified_local_path(model, progress) for model in models}
+        missing = [model for model, path in found.items() if path is None]
+        if missing:
+            _require_online(missing)
+            require_space(missing)
+        unreachable: dict[type[Source], SourceError] = {}
+        for model in missing:
+            with locked(model, progress.note):
+                found[model] = final_path(model)
+                if local_path(model) != final_path(model):  # the other one may be done
+                    _fetch(model, progress, unreachable)
+    return [path for path in found.values() if path is not None]
 
 
 def _verified_local_path(model: Model, progress: Progress) -> Path | None:
     """The file if it is here; one that another tool put into its cache is hashed first."""
     path = local_path(model)
-    if path is None or path == final_path(model) or model.sha256 is None:
-        return path
-    if _sha256(model, path, progress) == model.sha256:
-        return path
-    progress.note(f"{path} is damaged (its sha256 differs), so {model.name} is fetched anew.")
-    return None
+    if path is None:
+        return None
+    if path != final_path(model) and model.sha256 not in (None, _sha256(model, path, progress)):
+        progress.note(f"{path} is damaged (its sha256 differs), so {model.name} is fetched anew.")
+        return None
+    progress.note(f"{model.name} is here: {path}")
+    return path
 
 
-@contextmanager
-def _locked(model: Model, progress: Progress) -> Iterator[None]:
-    from filelock import FileLock, Timeout
-
-    path = lock_path(model)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress.note(f"{model.name} is being pulled by another process; waiting for it.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _require_online(missing: Sequence[Model]) -> None:
+    variable = is_offline()
+    if variable:
+        names = " and ".join(model.name for model in missing)
+        raise OfflineError(
+            f"{names} cannot be fetched because {variable} is set; unset it and try again, "
+            "or copy the GGUF files here and name them with --draft and --target."
+        )
 
 
-def _fetch(
-    model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]
-) -> None:
+def _fetch(model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]) -> None:
     """Try the sources in order until the file has its final name."""
     failures: list[DownloadError] = []
     for source in model.sources:
@@ -182,10 +160,12 @@ def _fetch(
             progress.note(f"{model.name} is here, from {source}, checksum verified.")
             return
     reasons = "; ".join(str(failure).rstrip(".") for failure in failures)
-    kind = ChecksumError if isinstance(failures[-1], ChecksumError) else DownloadError
-    raise kind(
+    arrived = size_of(partial_path(model))
+    kept = f"; the {format_size(arrived)} that arrived are kept" if arrived else ""
+    corrupt = any(isinstance(failure, ChecksumError) for failure in failures)
+    raise (ChecksumError if corrupt else DownloadError)(
         f"{model.name} could not be fetched: {reasons}. Check the network and run "
-        f"`parse-local models pull {model.name}` again; what has arrived is kept."
+        f"`parse-local models pull {model.name}` again{kept}."
     )
 
 

@@ -129,6 +129,15 @@ def presence(model: Model) -> Presence:
     return Presence("partial" if done else "absent", None, done, shared=False)
 
 
+def leftovers(model: Model) -> int:
+    """Bytes that `remove` would free: the file, a partial and a corrupt one."""
+    return sum(map(size_of, _own_files(model)))
+
+
+def _own_files(model: Model) -> tuple[Path, ...]:
+    return (final_path(model), partial_path(model), joined_path(model), corrupt_path(model))
+
+
 def remove(model: Model) -> int:
     """Remove all that parse-local has of the model; never touches the Hugging Face cache.
 
@@ -136,21 +145,41 @@ def remove(model: Model) -> int:
         Bytes freed.
 
     Raises:
-        StorageError: a file cannot be removed.
+        StorageError: a file cannot be removed, or another process is pulling the model.
     """
-    with storage_errors():
-        freed = 0
-        for path in (
-            final_path(model),
-            partial_path(model),
-            joined_path(model),
-            corrupt_path(model),
-        ):
-            size = size_of(path)
+    with storage_errors(), locked(model, None):
+        freed = leftovers(model)
+        for path in _own_files(model):
             path.unlink(missing_ok=True)
-            freed += size
         shutil.rmtree(staging_dir(model), ignore_errors=True)
-        return freed
+    return freed
+
+
+@contextmanager
+def locked(model: Model, note: Callable[[str], None] | None) -> Iterator[None]:
+    """Hold the model's lock, waiting for another process after a `note` of it.
+
+    Raises:
+        StorageError: another process holds it and `note` is None.
+    """
+    from filelock import FileLock, Timeout
+
+    path = lock_path(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        if note is None:
+            raise StorageError(
+                f"{model.name} is being pulled by another process; stop that one first."
+            ) from error
+        note(f"{model.name} is being pulled by another process; waiting for it.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def require_space(models: Sequence[Model]) -> None:
@@ -220,9 +249,8 @@ def format_size(size: int) -> str:
     """Bytes in the decimal units that hubs and disks are sold by, e.g. "1.12 GB"."""
     if size < 1000:
         return f"{size} bytes"
-    value = float(size)
-    for unit in ("kB", "MB", "GB", "TB", "PB"):
+    value, units = size / 1000, ["kB", "MB", "GB", "TB", "PB"]
+    while value >= 999.5 and len(units) > 1:
         value /= 1000
-        if value < 999.5:
-            break
-    return f"{value:.3g} {unit}"
+        units.pop(0)
+    return f"{value:.3g} {units[0]}" if value < 999.5 else f"{value:.0f} {units[0]}"

