@@ -28,12 +28,11 @@ VERSION = "0.3.36"
 ARCHIVE = f"llama_cpp_python-{VERSION}.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 
-# Changed when this file or CMakeLists.txt builds something else from the same input.
-RECIPE = "1"
 # Finished builds kept in the cache; a CUDA one takes some hundred megabytes.
 KEEP_BUILDS = 4
 
-PATCHES = Path(__file__).resolve().parent.parent / "ggml_patches"
+ROOT = Path(__file__).resolve().parent.parent
+PATCHES = ROOT / "ggml_patches"
 # Below vendor/llama.cpp, what no library is built from; half of the files.
 _UNUSED = ("benches", "docs", "examples", "gguf-py", "media", "models", "tests", "tools")
 # llama-cpp-python's parts that need libraries which are not built here.
@@ -232,7 +231,7 @@ def apply_patch(patch: Path, root: Path) -> None:
             new: list[str] = []
             while (len(old) < n_old or len(new) < n_new) and i < len(lines):
                 kind, text = lines[i][:1], lines[i][1:]
-                if kind not in ("", " ", "-", "+"):
+                if kind not in (" ", "-", "+"):
                     break
                 old += [text] if kind != "+" else []
                 new += [text] if kind != "-" else []
@@ -308,17 +307,17 @@ def build_key(compiler: str, flags: Iterable[str], features: str, inputs: Iterab
     """
     digest = hashlib.sha256()
     system = f"{platform.system()} {platform.machine()}"
-    for part in (RECIPE, SHA256, compiler, features, system, *sorted(flags)):
+    for part in (SHA256, compiler, features, system, *sorted(flags)):
         digest.update(part.encode() + b"\0")
     for path in inputs:
         digest.update(f"{path.name} {sha256_of(path)}".encode() + b"\0")
     return f"{VERSION}-{digest.hexdigest()[:16]}"
 
 
-def build_inputs(directory: Path = PATCHES) -> list[Path]:
-    """The patches and the sources that are built with llama.cpp."""
-    sources = sorted(path for path in (directory / "src").iterdir() if path.is_file())
-    return [*patch_files(directory), *sources]
+def build_inputs() -> list[Path]:
+    """The recipe, the patches and the sources that are built with llama.cpp."""
+    sources = sorted(path for path in (PATCHES / "src").iterdir() if path.is_file())
+    return [ROOT / "CMakeLists.txt", *patch_files(), *sources]
 
 
 def machine_features(cxx: str, flags: Sequence[str]) -> str:
