@@ -20,6 +20,13 @@ else:
     import tomli as tomllib
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_KINDS = {
+    str: "a text",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+}
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\.gguf")
 
 
@@ -200,13 +207,14 @@ def parse_catalog(text: str) -> Catalog:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"the catalogue is not valid TOML: {error}.") from error
+    catalogue = _Table({"models": {}, "pairs": {}, **document}, "catalogue")
     models = {
         name: _model(name, _Table(table, f"models.{name}"))
-        for name, table in _Table(document, "catalogue").table("models").items()
+        for name, table in catalogue.table("models").items()
     }
     pairs = {
         name: _pair(name, _Table(table, f"pairs.{name}"), models)
-        for name, table in _Table(document, "catalogue").table("pairs").items()
+        for name, table in catalogue.table("pairs").items()
     }
     for name in pairs.keys() & models.keys():
         raise CatalogError(f"{name} names both a pair and a model; rename one of them.")
@@ -230,7 +238,7 @@ class _Table:
     def _get(self, key: str, kind: type) -> Any:
         value = self._values.get(key)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CatalogError(f"{self.where}.{key} must be a {kind.__name__}, not {value!r}.")
+            raise CatalogError(f"{self.where}.{key} must be {_KINDS[kind]}, not {value!r}.")
         return value
 
     def text(self, key: str) -> str:

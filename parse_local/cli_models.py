@@ -23,7 +23,7 @@ from rich.table import Table
 
 from parse_local import hub
 from parse_local.catalog import Catalog, HubSource, Model, Pair, load_catalog
-from parse_local.cli_support import Group
+from parse_local.cli_support import INTERRUPTED, Group
 from parse_local.errors import UsageError
 from parse_local.policy import DEFAULT_PAIR
 
@@ -72,16 +72,16 @@ def list_command(as_json: bool) -> None:
             }
         )
         return
-    pairs = _table("Pair", "Draft → target", "Size", "Here", "Tested", "Use")
+    pairs = _table("Pair", "Draft → target", "Size", "Here", "Tested", "Licence")
     for pair in catalog.pairs.values():
-        default = " (default)" if pair.name == DEFAULT_PAIR else ""
+        default = " *" if pair.name == DEFAULT_PAIR else ""
         pairs.add_row(
             f"{pair.name}{default}",
             f"{pair.draft.parameters} → {pair.target.parameters}",
             hub.format_size(sum(model.size for model in pair.models)),
             _state(pair.models),
             "yes" if pair.tested else "no",
-            pair.description,
+            pair.target.licence,
         )
     singles = _table("Model", "Quantisation", "Size", "Here", "Licence")
     for model in catalog.models.values():
@@ -93,7 +93,7 @@ def list_command(as_json: bool) -> None:
             model.licence,
         )
     _print_table(pairs)
-    click.echo()
+    click.echo("* what parse-local uses when you name no pair\n")
     _print_table(singles)
 
 
@@ -117,7 +117,7 @@ def pull_command(name: str) -> None:
             display.note(
                 f"Stopped; what has arrived is kept. `parse-local models pull {name}` goes on."
             )
-            raise
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 @models.command("info")
@@ -153,7 +153,7 @@ def path_command(name: str) -> None:
     Example:
       llama-cli -m "$(parse-local models path smollm2-135m)"
     """
-    for path in hub.paths(name):
+    for path in hub.paths(name, catalog=load_catalog()):
         click.echo(path)
 
 
@@ -286,7 +286,7 @@ def _state(wanted: Iterable[Model]) -> str:
     if len(states) == 2 and any(state.path for state in states):
         return "draft only" if states[0].path else "target only"
     done, total = sum(s.done for s in states), sum(m.size for m in wanted)
-    return f"{done / total:.0%}" if done else "no"
+    return f"{max(1, 100 * done // total)}%" if done else "no"
 
 
 def _table(*columns: str) -> Table:
@@ -295,7 +295,7 @@ def _table(*columns: str) -> Table:
         table.add_column(
             column,
             justify="right" if column == "Size" else "left",
-            no_wrap=column != "Use",
+            no_wrap=True,
             overflow="fold",
         )
     return table
@@ -329,7 +329,7 @@ class _Display(hub.Progress):
     """A pull on stderr: a bar in a terminal, a line at every tenth elsewhere."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self._console = Console(stderr=True, highlight=False, markup=False)
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         self._name = ""
@@ -355,7 +355,7 @@ class _Display(hub.Progress):
             self._bar.stop()
 
     def note(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def begin(self, task: str, done: int, total: int) -> None:
         self._name, self._total, self._tenth = task, total, 10 * done // total
@@ -367,9 +367,7 @@ class _Display(hub.Progress):
             self._bar.update(self._task, completed=done)
         elif 10 * done // self._total > self._tenth:
             self._tenth = 10 * done // self._total
-            self._console.print(
-                f"{self._name}: {self._tenth * 10}% of {hub.format_size(self._total)}"
-            )
+            self.note(f"{self._name}: {self._tenth * 10}% of {hub.format_size(self._total)}")
 
     def end(self) -> None:
         if self._bar and self._task is not None:

@@ -24,7 +24,6 @@ CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 30.0
 RETRY_DELAYS = (1.0, 2.0, 4.0)
 """Seconds to wait after a cut; counted anew whenever bytes have arrived."""
-_CHUNK = 1 << 20
 
 
 def fetch(source: HubSource, model: Model, partial: Path, progress: Progress) -> str | None:
@@ -145,7 +144,7 @@ def _read_once(url: str, model: Model, partial: Path, done: int, progress: Progr
         if done and not resumed:  # the server ignored the range and sends the whole file
             file.truncate(0)
             done = 0
-        for chunk in response.iter_bytes(_CHUNK):
+        for chunk in response.iter_bytes():  # no chunk size: a cut would lose what it buffers
             file.write(chunk)
             done += len(chunk)
             progress.update(done)

@@ -142,24 +142,23 @@ def _require_online(missing: Sequence[Model]) -> None:
 def _fetch(model: Model, progress: Progress, unreachable: dict[type[Source], SourceError]) -> None:
     """Try the sources in order until the file has its final name."""
     failures: list[DownloadError] = []
-    for source in model.sources:
+    for i, source in enumerate(model.sources, start=1):
+        following = "; trying the next source" if i < len(model.sources) else ""
         try:
             if type(source) in unreachable:
                 raise unreachable[type(source)]
-            progress.note(f"{model.name}: fetching {model.file} from {source}.")
+            progress.note(f"{model.name}: fetching from {source}.")
             _fetch_from(source, model, progress)
-        except UnreachableError as error:
-            if type(source) not in unreachable:
-                progress.note(f"{model.name}: {error}.")
-            unreachable[type(source)] = error
-            failures.append(error)
         except (SourceError, ChecksumError) as error:
-            progress.note(f"{model.name}: {str(error).rstrip('.')}.")
+            if type(source) not in unreachable:  # said once
+                progress.note(f"{model.name}: {error}{following}.")
+            if isinstance(error, UnreachableError):
+                unreachable[type(source)] = error
             failures.append(error)
         else:
             progress.note(f"{model.name} is here, from {source}, checksum verified.")
             return
-    reasons = "; ".join(str(failure).rstrip(".") for failure in failures)
+    reasons = "; ".join(str(failure) for failure in failures)
     arrived = size_of(partial_path(model))
     kept = f"; the {format_size(arrived)} that arrived are kept" if arrived else ""
     corrupt = any(isinstance(failure, ChecksumError) for failure in failures)
