@@ -1,0 +1,1 @@
+"""What is drawn: the chat screen, the streaming answer, verdicts, statistics."""

@@ -1,0 +1,64 @@
+"""One answer on the screen, as `parse-local run` and the chat both show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Protocol, TextIO
+
+from parse_local.chat_template import Message
+from parse_local.events import Event, Result
+from parse_local.policy import Options
+from parse_local.profile import Profile
+from parse_local.terminal.interrupt import interruptible, silent_keyboard
+from parse_local.terminal.live import AnswerView
+
+
+class AnswersProtocol(Protocol):
+    """What the screen needs of an engine."""
+
+    @property
+    def pair_name(self) -> str:
+        """Name of the loaded pair."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of context for prompt and answer."""
+
+    @property
+    def profile(self) -> Profile:
+        """Thresholds and wording of the pair."""
+
+    def stream(self, messages: list[Message], options: Options) -> Iterator[Event]:
+        """Answer the last message; `Finished` is the last event."""
+
+    def cancel(self) -> None:
+        """Stop the running answer soon; what is final stays."""
+
+
+def show_answer(
+    engine: AnswersProtocol,
+    messages: list[Message],
+    options: Options,
+    *,
+    out: TextIO | None = None,
+) -> Result:
+    """Answer and draw it as it is written; Ctrl-C stops it and keeps what is final.
+
+    Args:
+        engine: a loaded pair.
+        messages: the conversation, the question last.
+        options: how to answer.
+        out: where to draw, stdout unless given.
+
+    Returns:
+        The result, with finish reason "cancelled" after Ctrl-C.
+
+    Raises:
+        ParseLocalError: as `Engine.stream`; text that was final by then stays on the screen.
+    """
+    events = interruptible(engine, engine.stream(messages, options))
+    with silent_keyboard(), AnswerView(out) as view, closing(events):
+        for event in events:
+            view.show(event)
+    return view.result or Result()

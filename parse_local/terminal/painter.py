@@ -1,0 +1,190 @@
+"""A text that grows at its end on a terminal, the last part of it provisional.
+
+Final text goes to the terminal plainly, wrapped by the terminal itself, so it
+scrolls, reflows and copies like any other output. Only the rows from the one on
+which the final text ends are ever drawn again, and of these only from the first
+cell that changed: a draft that just grows costs no erasing, so nothing flickers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from parse_local.terminal.cells import Cell, Row, flow, split
+
+PROVISIONAL = "provisional"
+
+_DIM, _NORMAL = "\x1b[2m", "\x1b[22m"
+_ERASE_BELOW = "\x1b[J"
+# Terminals that know synchronised output show the update at once; others ignore it.
+_BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+
+
+def wraps_again(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal wraps old lines anew when it is resized.
+
+    Nearly all do. xterm, the Linux console, st and GNU screen leave every row as it is.
+    """
+    term = environ.get("TERM", "")
+    if "TMUX" in environ:
+        return True
+    return "XTERM_VERSION" not in environ and not term.startswith(("linux", "st-", "screen"))
+
+
+class Painter:
+    """Draws final text and a provisional tail; takes only the tail back.
+
+    Args:
+        write: takes a string with ANSI sequences and shows it at once.
+        size: gives the terminal's current columns and lines.
+        reflows: whether old lines wrap anew after a resize, see `wraps_again`.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        size: Callable[[], os.terminal_size],
+        *,
+        reflows: bool = True,
+    ) -> None:
+        self._write = write
+        self._size = size
+        self._reflows = reflows
+        self._width = 0
+        self._head: list[Cell] = []  # the final text's last line, rows above `_final`
+        self._final = Row()  # the row on which the final text ends
+        self._rows = [Row()]  # `_final` and the tail, all of it
+        self._drawn = [Row()]  # what of `_rows` is on the screen; the cursor is at its end
+        self._tail = ""
+
+    @property
+    def at_line_start(self) -> bool:
+        """Whether the final text ends with a line break, or there is none."""
+        return not self._final.cells
+
+    def paint(self, final: str, tail: str) -> None:
+        """Add final text and show `tail` after it instead of the last tail.
+
+        Args:
+            final: text that stays, `visible` already.
+            tail: all text that may still be taken back, `visible` already.
+        """
+        columns, lines = self._size()
+        columns = max(columns, 2)  # a wide character needs two
+        carried = self._resize(columns) if columns != self._width else []
+        if carried or final or not tail.startswith(self._tail):
+            rows = flow([*carried, *split(final)], columns, [self._final])
+            self._final = rows[-1]
+            self._rows = flow(split(tail, PROVISIONAL), columns, [self._final])
+        else:
+            rows = [self._final]
+            more = split(tail[len(self._tail) :], PROVISIONAL)
+            self._rows = flow(more, columns, self._rows)
+        self._tail = tail
+        settled = rows[:-1]
+        shown = self._fit(lines)
+        self._update([*settled, *shown])
+        self._drawn = shown
+        for row in settled:
+            self._head = [] if row.newline else [*self._head, *row.cells]
+
+    def _fit(self, lines: int) -> list[Row]:
+        # What leaves the screen at its top cannot be taken back, so of a tail
+        # taller than the screen only the end is shown.
+        limit = lines - 1
+        if len(self._rows) <= limit:
+            return self._rows
+        if limit < 3:
+            return [self._final]
+        first = dataclasses.replace(self._rows[0], newline=True)
+        gap = Row((Cell("…", 1, PROVISIONAL),), newline=True)
+        return [first, gap, *self._rows[2 - limit :]]
+
+    def _resize(self, columns: int) -> list[Cell]:
+        """Find out where the rows are now; returns final cells that must be drawn again."""
+        self._width, drawn = columns, self._drawn
+        if self._reflows:
+            n_above = len(flow([*self._head, *self._final.cells], columns)) - 1
+            rows = flow([*self._head, *_flatten(drawn)], columns)
+            final = flow([*self._head, *self._final.cells], columns)[-1]
+            self._head = [cell for row in rows[:n_above] for cell in row.cells]
+            self._drawn, self._final = rows[n_above:], final
+            self._tail, self._rows = "", [final]
+            return []
+        carried = list(self._final.cells)
+        if len(drawn) > 1 or drawn[0].cells:
+            self._write(_move(len(drawn) - 1, 0) + _ERASE_BELOW)
+        self._head, self._final = [], Row()
+        self._rows, self._drawn, self._tail = [Row()], [Row()], ""
+        return carried
+
+    def _update(self, new: Sequence[Row]) -> None:
+        """Turn `_drawn` into `new` on the screen, from the first difference on."""
+        old = self._drawn
+        row = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
+        if row is None:
+            row = min(len(old), len(new))
+            if len(old) > len(new):  # the end goes: its last row's end may need a cell drawn again
+                row -= 1
+            elif len(old) == len(new):
+                return
+        column = 0
+        appends = row == len(old)
+        if not appends and row < len(new):
+            cells = zip(old[row].cells, new[row].cells, strict=False)
+            same = [a == b for a, b in cells]
+            column = same.index(False) if False in same else len(same)
+            appends = row == len(old) - 1 and column == len(old[row].cells)
+        if appends:
+            self._write("".join(_styled(new[row:], column, self._width)))
+            return
+        at = sum(cell.width for cell in new[row].cells[:column])
+        if at >= self._width:
+            # No sequence moves the cursor behind the last column: draw the last cell again.
+            column -= 1
+            at -= new[row].cells[column].width
+        self._write(
+            "".join(
+                (
+                    _BEGIN_UPDATE,
+                    _move(len(old) - 1 - row, at),
+                    _ERASE_BELOW,
+                    *_styled(new[row:], column, self._width),
+                    _END_UPDATE,
+                )
+            )
+        )
+
+
+def _flatten(rows: Sequence[Row]) -> Iterator[Cell]:
+    for row in rows:
+        yield from row.cells
+        if row.newline:
+            yield Cell("\n", 0)
+
+
+def _move(up: int, column: int) -> str:
+    return "\r" + (f"\x1b[{up}A" if up else "") + (f"\x1b[{column}C" if column else "")
+
+
+def _styled(rows: Sequence[Row], column: int, width: int) -> Iterator[str]:
+    """Rows as a string for the terminal, the first from its cell `column` on."""
+    dim = False
+    for i, row in enumerate(rows):
+        used = 0
+        for j, cell in enumerate(row.cells):
+            used += cell.width
+            if i == 0 and j < column:
+                continue
+            if (cell.style == PROVISIONAL) != dim:
+                dim = not dim
+                yield _DIM if dim else _NORMAL
+            yield cell.text
+            if cell.unsure and used < width:
+                yield f"\x1b[{used + 1}G"
+        if row.newline:
+            yield "\r\n"
+    if dim:
+        yield _NORMAL
