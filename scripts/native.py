@@ -129,11 +129,11 @@ def _download(scratch: Path) -> Path:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     archive = scratch / ARCHIVE
     if run.returncode != 0 or not archive.is_file():
-        said = "\n".join((run.stderr or run.stdout).strip().splitlines()[-6:])
+        print((run.stderr or run.stdout).strip(), flush=True)
         raise NativeBuildError(
             f"pip could not fetch llama-cpp-python {VERSION}: check the network connection and "
             f"pip's index settings, or bring {ARCHIVE} along from another machine and set "
-            f"CMAKE_ARGS=-DPARSE_LOCAL_LLAMA_SDIST=/path/to/{ARCHIVE}.\npip said:\n{said}"
+            f"CMAKE_ARGS=-DPARSE_LOCAL_LLAMA_SDIST=/path/to/{ARCHIVE}."
         )
     return archive
 

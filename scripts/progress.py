@@ -81,6 +81,10 @@ def reason(lines: list[str]) -> str | None:
                 text.append(following.strip())
             return re.sub(r"\s+", " ", " ".join(text)).strip() or None
     errors = [line.strip() for line in lines if line.lstrip().lower().startswith("error: ")]
+    if errors and "No matching distribution" in errors[-1]:
+        return (
+            f"{errors[-1]}; check the network connection and pip's index settings (pip config list)"
+        )
     return errors[-1] if errors else None
 
 

@@ -133,13 +133,13 @@ def test_archive_that_is_not_there_names_the_option(tmp_path: Path) -> None:
 
 
 def test_unreachable_index_names_the_way_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = SimpleNamespace(returncode=1, stderr="ERROR: No matching distribution", stdout="")
     monkeypatch.setattr(native.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(native.NativeBuildError, match="DPARSE_LOCAL_LLAMA_SDIST=") as error:
+    with pytest.raises(native.NativeBuildError, match="DPARSE_LOCAL_LLAMA_SDIST="):
         native.fetch_archive(tmp_path / "cache", tmp_path)
-    assert "No matching distribution" in str(error.value)
+    assert "No matching distribution" in capsys.readouterr().out
 
 
 def test_damaged_cached_archive_is_fetched_again(
@@ -309,6 +309,13 @@ def test_progress_ends_with_the_reason(tmp_path: Path) -> None:
     )
     assert run.returncode == 3
     assert run.stderr.splitlines()[-1] == "No C compiler was found: install one."
+
+
+def test_reason_names_the_remedy_where_pip_reached_no_index() -> None:
+    error = "ERROR: No matching distribution found for click"
+    assert progress.reason([error]) == (
+        f"{error}; check the network connection and pip's index settings (pip config list)"
+    )
 
 
 def test_reason_is_pips_last_error_where_cmake_gave_none() -> None:
