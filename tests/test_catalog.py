@@ -16,6 +16,7 @@ from parse_local.catalog import (
     parse_catalog,
 )
 from parse_local.errors import CatalogError
+from parse_local.hub import format_size
 from parse_local.policy import DEFAULT_PAIR
 
 
@@ -150,3 +151,13 @@ def test_two_models_cannot_share_a_file() -> None:
 def test_missing_catalogue_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"cannot be read .*reinstall parse-local"):
         load_catalog(tmp_path / "none.toml")
+
+
+def test_documented_pairs_and_sizes_are_the_catalogues(catalog: Catalog) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    documented = {row.split("`")[1]: row.split("|")[3].strip() for row in rows if "→" in row}
+    assert documented == {
+        pair.name: format_size(pair.draft.size + pair.target.size)
+        for pair in catalog.pairs.values()
+    }
