@@ -47,7 +47,8 @@ class CommandCompleter(Completer):
         word, space, argument = typed.partition(" ")
         for command in COMMANDS:
             if not space and command.name.startswith(word):
-                yield Completion(command.name, -len(word), display_meta=command.help)
+                name = command.name + " " if command.argument else command.name
+                yield Completion(name, -len(word), display=command.name, display_meta=command.help)
             elif space and command.name == word:
                 for choice in command.choices:
                     if choice.startswith(argument):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -128,8 +129,8 @@ def _number(p: float | None) -> str:
 
 def _to_text(row: Row) -> Text:
     text = Text()
-    for cell in row.cells:
-        text.append(cell.text, style=_STYLES[cell.style])
+    for style, cells in groupby(row.cells, key=lambda cell: cell.style):
+        text.append("".join(cell.text for cell in cells), style=_STYLES[style])
     return text
 
 

@@ -1,0 +1,85 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from parse_local.events import Boundary, Result, Round, Timings, TokenCounts, Usage
+from parse_local.terminal.stats import percent, print_stats, stats_line
+
+ROUND = Round(16, 11, 13)
+RESULT = Result(
+    "text",
+    usage=Usage(30, 128),
+    rounds=(ROUND, ROUND, ROUND),
+    tokens=TokenCounts(n_accept=91, draft_decoded=1500),
+    timings=Timings(prompt_s=1.0, draft_s=2.0, verify_s=1.5, target_s=2.0, total_s=7.15),
+)
+
+
+def test_one_line() -> None:
+    assert stats_line(RESULT) == "128 tokens · 17.9 tok/s · 71% from the draft · 3 rounds"
+
+
+def test_singular() -> None:
+    result = replace(RESULT, usage=Usage(30, 1), rounds=(ROUND,), tokens=TokenCounts(n_accept=1))
+    assert stats_line(result) == "1 token · 0.1 tok/s · 100% from the draft · 1 round"
+
+
+def test_target_alone_has_no_draft_and_no_rounds() -> None:
+    result = replace(RESULT, rounds=(), tokens=TokenCounts())
+    assert stats_line(result) == "128 tokens · 17.9 tok/s"
+
+
+def test_context_in_use() -> None:
+    line = stats_line(replace(RESULT, usage=Usage(1000, 234)), n_ctx=4096)
+    assert "context 1,234/4,096" in line
+
+
+@pytest.mark.parametrize(
+    ("reason", "n_ctx", "note"),
+    [
+        ("cancelled", None, "cancelled"),
+        ("length", None, "stopped at --max-tokens"),
+        ("length", 4096, "stopped at --max-tokens"),
+        ("length", 158, "context full"),
+    ],
+)
+def test_why_it_ended(reason: str, n_ctx: int | None, note: str) -> None:
+    line = stats_line(replace(RESULT, finish_reason=reason), n_ctx=n_ctx)
+    assert line.endswith(f" · {note}")
+
+
+def test_nothing_at_all() -> None:
+    assert stats_line(Result()) == "0 tokens"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0%"), (0.001, "<1%"), (0.5, "50%"), (0.999, ">99%"), (1, "100%")],
+)
+def test_percent(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+def table(result: Result) -> str:
+    out = io.StringIO()
+    print_stats(result, Console(file=out, width=80))
+    return out.getvalue()
+
+
+def test_tables() -> None:
+    judged = replace(
+        ROUND, boundaries=(Boundary(8, 20, p_correct=0.91), Boundary(16, 40, p_correct=0.42))
+    )
+    rows = [line.split() for line in table(replace(RESULT, rounds=(ROUND, judged))).splitlines()]
+    assert ["1", "16", "11", "13", "-", "-"] in rows
+    assert ["2", "16", "11", "13", "2", "0.42", "to", "0.91"] in rows
+    assert ["decoded", "by", "the", "draft", "1,500"] in rows
+    assert ["prompt", "1.00", "14%"] in rows
+    assert ["other", "0.65", "9%"] in rows
+    assert ["total", "7.15", "100%"] in rows
+
+
+def test_tables_of_an_empty_answer() -> None:
+    assert "Rounds" not in table(Result())
