@@ -124,8 +124,7 @@ def _run(
             try:
                 return process.wait(_POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                # The largest file: pip copies the wheel from its own directory to ours.
-                update(max(map(size_of, staging.rglob("*.whl")), default=0))
+                update(_largest_wheel(staging))
     finally:
         if process.poll() is None:  # Ctrl-C
             process.terminate()
@@ -134,6 +133,20 @@ def _run(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _largest_wheel(directory: Path) -> int:
+    """Bytes of the wheel so far; of its two copies while pip moves it, the longer one."""
+    # os.walk, as pip removes directories meanwhile and rglob would raise.
+    return max(
+        (
+            size_of(Path(parent, name))
+            for parent, _, names in os.walk(directory)
+            for name in names
+            if name.endswith(".whl")
+        ),
+        default=0,
+    )
 
 
 def _pip_failure(wheel: Wheel, log: str) -> SourceError | StorageError:
