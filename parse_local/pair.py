@@ -142,6 +142,7 @@ def _open(
                 max_forks=forks,
                 n_threads=options.n_threads,
                 kv_type=options.kv_type,
+                flash_attn=options.flash_attn,
                 cancel=cancel,
             )
             writers[role] = Writer(model, template_of(model), context)

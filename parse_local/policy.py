@@ -14,6 +14,7 @@ AcceptMode = Literal["exact", "semantic", "fused"]
 AcceptRule = Literal["first-failure", "longest"]
 AfterReject = Literal["target", "redraft"]
 KVType = Literal["f16", "q8_0", "q4_0", "f32"]
+FlashAttention = Literal["auto", "on", "off"]
 
 DEFAULT_PAIR = "qwen2.5-coder-1.5b"
 
@@ -29,6 +30,7 @@ class LoadOptions:
         n_gpu_layers: layers of each model on the GPU, -1 for all that fit
             (the draft is placed first).
         kv_type: type of both KV caches.
+        flash_attn: "auto" leaves it to llama.cpp.
         max_forks: most boundaries judged in one batch.
         verbose: let llama.cpp's own log through to stderr.
     """
@@ -37,6 +39,7 @@ class LoadOptions:
     n_threads: int | None = None
     n_gpu_layers: int = -1
     kv_type: KVType = "f16"
+    flash_attn: FlashAttention = "auto"
     max_forks: int = 32
     verbose: bool = False
 

@@ -114,11 +114,11 @@ class Verifier:
             logprobs=logprobs or self._policy.needs_logprobs,
             n_threads=self._context.n_threads,
         )
-        self._context.prefill(sequence)
+        missing = sequence[self._context.sync(sequence) :]
         for start, rows in self._context.decode(
-            [sequence[-1], *draft.tokens], n_rows=len(draft.tokens) + 1
+            missing + draft.tokens, n_rows=len(draft.tokens) + 1
         ):
-            evidence.add(start, rows)
+            evidence.add(start - len(missing) + 1, rows)
         return evidence
 
     def _ask(

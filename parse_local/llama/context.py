@@ -30,6 +30,7 @@ OUTPUT_BYTES = 160_000_000
 
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # enum ggml_type
+_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
 
 _OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
 
@@ -74,6 +75,8 @@ class Context:
         max_forks: most forks alive at once.
         n_threads: CPU threads.
         kv_type: "f16", "q8_0", "q4_0" or "f32".
+        flash_attn: "auto", "on" or "off". On CPUs its two code paths (fewer than 64
+            rows, and more) round differently; "off" is the reproducible choice.
         cancel: polled before and during every decode.
 
     Raises:
@@ -92,6 +95,7 @@ class Context:
         max_forks: int = 1,
         n_threads: int | None = None,
         kv_type: str = "f16",
+        flash_attn: str = "auto",
         cancel: CancelFlag | None = None,
     ) -> None:
         self.handle: Any = None
@@ -112,6 +116,7 @@ class Context:
         params.n_seq_max = max_forks + 1
         params.n_outputs_max = max(self._max_rows, max_forks)
         params.n_threads = params.n_threads_batch = self.n_threads
+        params.flash_attn_type = _FLASH_ATTN[flash_attn]
         params.type_k = params.type_v = _KV_TYPES[kv_type]
         params.kv_unified = True
         params.swa_full = True
@@ -234,22 +239,19 @@ class Context:
         first_row = len(tokens) - n_rows
         start = 0
         while start < len(tokens):
-            if start < first_row:
-                end = min(first_row, start + N_BATCH)
-            else:
-                end = min(len(tokens), start + self._max_rows)
+            row_start = max(start, first_row)
+            end = min(len(tokens), start + N_BATCH, row_start + self._max_rows)
             chunk = tokens[start:end]
-            n_past = len(self.tokens)
-            n = len(chunk)
+            n_past, n = len(self.tokens), end - start
             self._b_token[:n] = chunk
             self._b_pos[:n] = np.arange(n_past, n_past + n)
             self._b_seq[:n] = 0
-            self._b_logits[:n] = start >= first_row
+            self._b_logits[:n] = np.arange(start, end) >= first_row
             self._run(n)
             self.tokens.extend(chunk)
             self.n_decoded += n
-            if start >= first_row:
-                yield start, self._rows(n)
+            if end > row_start:
+                yield row_start, self._rows(end - row_start)
             start = end
 
     def last_row(self, tokens: Sequence[int]) -> Rows:
