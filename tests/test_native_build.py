@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -510,12 +511,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 class Cache:
     """A context of four sequences, reduced to what these tests do."""
 
-    def __init__(self, model: Any, *, unified: bool = True) -> None:
+    def __init__(self, model: Any, *, unified: bool = True, swa_full: bool = True) -> None:
         from parse_local.llama import library
         from parse_local.llama._bindings import lib
 
         params = lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = 1024, 4, unified
+        params.n_ctx, params.n_seq_max, params.kv_unified = 2048, 4, unified
+        params.n_batch = params.n_ubatch = 64
+        params.swa_full = swa_full
+        # In full precision, so that a cache filled by other batches holds the same values.
+        params.type_k = params.type_v = lib.GGML_TYPE_F32
+        params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.n_threads = params.n_threads_batch = 2
         self._lib, self._seq_fork = lib, library.seq_fork()
         self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
@@ -631,3 +637,94 @@ def test_separate_streams_are_refused_where_a_copy_would_abort(tiny_model: Any) 
     cache.decode(0, 0, PROMPT)
     assert cache.fork(0, 1, 20) == -4
     cache.close()
+
+
+# With a sliding window: cohere2 needs the fewest tensors. Three of four layers see 64 tokens.
+WINDOW = 64
+
+
+def write_sliding_window_model(path: Path) -> None:
+    n_vocab, n_embd, n_layer = 256, 64, 4
+    rng = np.random.default_rng(0)
+    w = gguf.GGUFWriter(path, "cohere2")
+    w.add_context_length(2048)
+    w.add_embedding_length(n_embd)
+    w.add_block_count(n_layer)
+    w.add_feed_forward_length(2 * n_embd)
+    w.add_head_count(4)
+    w.add_layer_norm_eps(1e-5)
+    w.add_rope_dimension_count(n_embd // 4)
+    w.add_sliding_window(WINDOW)
+    w.add_logit_scale(1.0)
+    w.add_vocab_size(n_vocab)
+    w.add_tokenizer_model("none")
+
+    def add(name: str, *shape: int) -> None:
+        values = 2 * rng.standard_normal(shape) / np.sqrt(shape[-1])
+        w.add_tensor(name, values.astype(np.float32))
+
+    add("token_embd.weight", n_vocab, n_embd)
+    for i in range(n_layer):
+        w.add_tensor(f"blk.{i}.attn_norm.weight", np.ones(n_embd, np.float32))
+        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            add(f"blk.{i}.{part}.weight", n_embd, n_embd)
+        add(f"blk.{i}.ffn_gate.weight", 2 * n_embd, n_embd)
+        add(f"blk.{i}.ffn_up.weight", 2 * n_embd, n_embd)
+        add(f"blk.{i}.ffn_down.weight", n_embd, 2 * n_embd)
+    w.add_tensor("output_norm.weight", np.ones(n_embd, np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+@pytest.fixture(scope="module")
+def window_model(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from parse_local.llama._bindings import lib
+
+    path = tmp_path_factory.mktemp("models") / "window.gguf"
+    write_sliding_window_model(path)
+    model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+    assert lib.llama_model_n_swa(model) == WINDOW
+    yield model
+    lib.llama_model_free(model)
+
+
+def decode_long_text(cache: Cache, n_tokens: int = 640) -> list[int]:
+    text = [int(token) for token in np.random.default_rng(2).integers(0, 256, n_tokens)]
+    for start in range(0, n_tokens, 64):
+        cache.decode(0, start, text[start : start + 64])
+    return text
+
+
+def test_window_of_full_size_forks_anywhere(window_model: Any) -> None:
+    cache = Cache(window_model)
+    text = decode_long_text(cache)
+    for p1 in (1, 63, 64, 65, 300, 640):
+        assert cache.fork(0, 1, p1) == 0
+        forked = cache.decode(1, p1, [5, 6])
+        for start in range(0, p1, 64):
+            cache.decode(2, start, text[start : min(start + 64, p1)])
+        np.testing.assert_allclose(forked, cache.decode(2, p1, [5, 6]), rtol=0, atol=1e-4)
+        cache.drop(1)
+        cache.drop(2)
+    cache.close()
+
+
+def test_window_that_is_gone_is_refused_and_one_that_is_there_is_whole(window_model: Any) -> None:
+    cache = Cache(window_model, swa_full=False)
+    text = decode_long_text(cache)
+    oldest, newest = cache.span(0)
+    assert (oldest > 0, newest) == (True, 639)
+    # a token at p1 sees the window's first token at p1 - WINDOW + 1
+    first = oldest + WINDOW - 1
+    assert cache.fork(0, 1, first - 1) == -3
+    assert cache.span(1) == (-1, -1)
+    assert cache.fork(0, 1, first) == 0
+    forked = cache.decode(1, first, [5])
+    fresh = Cache(window_model)
+    for start in range(0, first, 64):
+        fresh.decode(0, start, text[start : min(start + 64, first)])
+    np.testing.assert_allclose(forked, fresh.decode(0, first, [5]), rtol=0, atol=1e-4)
+    cache.close()
+    fresh.close()
