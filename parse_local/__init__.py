@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from parse_local.engine import Engine
     from parse_local.pair import load_pair
 
-__all__ = ["Engine", "LoadOptions", "Options", "ParseLocalError", "Result", "__version__", "load_pair"]
+__all__ = [
+    "Engine",
+    "LoadOptions",
+    "Options",
+    "ParseLocalError",
+    "Result",
+    "__version__",
+    "load_pair",
+]
 
 
 def __getattr__(name: str) -> Any:

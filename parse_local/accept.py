@@ -82,9 +82,8 @@ def speculative_step(
     p, q = target.probability(token), draft.probability(token)
     if p > 0 and rng.random() * q < p:
         return True, token
-    rest = np.array(
-        [max(0.0, pi - draft.probability(int(i))) for i, pi in zip(target.ids, target.probs, strict=True)]
-    )
+    q_there = np.array([draft.probability(int(i)) for i in target.ids])
+    rest = np.maximum(0.0, target.probs - q_there)
     total = rest.sum()
     if total <= 0:  # p and q agree to rounding error
         return False, target.sample(rng)

@@ -105,7 +105,9 @@ class Answer:
         """Prompt and answer, as the KV cache holds them."""
         return self.prompt + self.tokens
 
-    def append(self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source) -> Iterator[Text]:
+    def append(
+        self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source
+    ) -> Iterator[Text]:
         """Add final tokens; stops by itself at a stop string or at `max_tokens`."""
         text = ""
         for token, piece in zip(tokens, pieces, strict=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SENTENCE_END = ".!?…。！？"
-_WIDE_SENTENCE_END = "。！？"  # need no space behind them
-_CLOSERS = "\"'”’»)]}*_`」』）"
+_WIDE_SENTENCE_END = "。！？"  # noqa: RUF001 - East Asian; need no space behind them
+_SENTENCE_END = ".!?…" + _WIDE_SENTENCE_END
+_CLOSERS = "\"'”’»)]}*_`」』）"  # noqa: RUF001
 
 
 def token_offsets(pieces: Sequence[bytes]) -> list[int | None]:

@@ -122,11 +122,11 @@ class ChatTemplate:
         """
         try:
             return self._render(list(messages), thinking)
-        except Exception:  # noqa: BLE001 - a template may fail in any way that Python can
+        except Exception:
             pass
         try:
             return self._render(merge_turns(messages), thinking)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             raise TemplateError(
                 f"The chat template of {self._name} refuses this conversation ({error}); "
                 "start a new one, or use another model."

@@ -256,9 +256,7 @@ class Engine:
     # parts
 
     def _judge(self, messages: Sequence[Message]) -> Judge:
-        return make_judge(
-            self.target.model, self.target.template, messages, self.profile.wording
-        )
+        return make_judge(self.target.model, self.target.template, messages, self.profile.wording)
 
     def _require_draft(self) -> Writer:
         if self.draft is None:

@@ -71,7 +71,7 @@ class DecodeError(ParseLocalError):
     """llama.cpp failed while decoding."""
 
 
-class Cancelled(ParseLocalError):
+class Cancelled(ParseLocalError):  # noqa: N818 - not an error, a request
     """The caller asked to stop; what was final by then has been kept."""
 
     exit_status = 130

@@ -120,7 +120,7 @@ class TokenCounts:
         draft_decoded: tokens decoded by the draft model (its prompt included).
         target_decoded: tokens decoded by the target on its main sequence:
             prompt + verified draft + continuation.
-        suffix_decoded: judge-suffix tokens decoded by the target (forks × suffix).
+        suffix_decoded: judge-suffix tokens decoded by the target (forks times suffix).
         reused: prompt tokens found in the target's KV cache and not decoded.
         reused_draft: the same for the draft's cache.
         n_accept: answer tokens that came from the draft.

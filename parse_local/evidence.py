@@ -64,10 +64,7 @@ class Evidence:
         for i in range(start, start + len(rows)):
             if not self._exact and i not in self._cuts:
                 continue
-            if self._sampler.argmax_only:
-                choice = int(choices[i - start])
-            else:
-                choice = -1
+            choice = int(choices[i - start]) if self._sampler.argmax_only else -1
             self._look(i, rows[i - start], choice)
         if self._want_logprobs:
             picked = self._tokens[start : start + len(rows)]

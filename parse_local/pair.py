@@ -11,7 +11,7 @@ import psutil
 
 from parse_local import memory
 from parse_local.engine import Engine
-from parse_local.errors import JudgeError, ModelError, PairError, TemplateError, UsageError
+from parse_local.errors import JudgeError, PairError, TemplateError
 from parse_local.judge import make_judge
 from parse_local.llama import library
 from parse_local.llama.context import KV_BYTES, N_UBATCH, CancelFlag, Context, max_rows
@@ -21,8 +21,10 @@ from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, load_profile
 from parse_local.writer import Writer, template_of
 
+PathLike = str | os.PathLike[str]
+
 SUFFIX_SLACK = 16
-"""Cells kept free for a fork beyond the suffix seen at load: conversations render it alike, not always equal."""
+"""Cells of a fork beyond the suffix seen at load, which another conversation may render longer."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +34,26 @@ class Placement:
     Args:
         path: the file.
         need: its memory.
-        n_gpu_layers: layers on the GPU.
-        n_layer: layers in all, the output layer not counted.
+        n_gpu_layers: layers on the GPU, the output layer counted.
     """
 
     path: Path
     need: memory.Need
     n_gpu_layers: int
-    n_layer: int
 
     def __str__(self) -> str:
-        where = f"{min(self.n_gpu_layers, self.n_layer)} of {self.n_layer} layers on the GPU"
+        n_layer = self.need.n_layer
+        where = f"{min(self.n_gpu_layers, n_layer)} of {n_layer} layers on the GPU"
         return f"{self.path.name}: {self.need.total / memory.GIB:.2f} GiB, {where}"
 
 
 def load_pair(
     name: str | None = None,
     *,
-    draft: str | os.PathLike[str] | None = None,
-    target: str | os.PathLike[str] | None = None,
-    profile: str | os.PathLike[str] | None = None,
+    draft: PathLike | None = None,
+    target: PathLike | None = None,
+    profile: PathLike | None = None,
+    target_only: bool = False,
     options: LoadOptions | None = None,
     **overrides: Any,
 ) -> Engine:
@@ -69,9 +71,10 @@ def load_pair(
 
     Args:
         name: a pair of the catalogue; without it and without files, the default pair.
-        draft, target: GGUF files, instead of a name or in place of one of its models.
-            A target alone can run the strategy "target".
+        draft, target: GGUF files or single models of the catalogue, instead of a pair
+            or in place of one of its models. A target alone can run the strategy "target".
         profile: a TOML file with thresholds and wording, instead of the shipped one.
+        target_only: leave the draft out.
         options: how to load; see `LoadOptions`.
         overrides: single fields of `LoadOptions`, for example `n_ctx=8192`.
 
@@ -82,63 +85,19 @@ def load_pair(
     """
     options = replace(options or LoadOptions(), **overrides)
     library.log.verbose = options.verbose
-    pair_name = name or ("" if target else DEFAULT_PAIR)
-    draft_path, target_path = (Path(p) if p else None for p in (draft, target))
-    if pair_name:
-        from parse_local.hub import pair_paths  # huggingface-hub is slow to import
-
-        catalogued = pair_paths(pair_name)
-        draft_path, target_path = draft_path or catalogued[0], target_path or catalogued[1]
-    if target_path is None:
-        raise UsageError("A draft alone is not a pair; give --target FILE as well, or name a pair.")
+    pair_name, paths = _find(name, draft, target, target_only)
     known = _profile(pair_name, profile)
-    return _open(draft_path, target_path, options, known, pair_name or target_path.stem)
-
-
-def _profile(pair_name: str, path: str | os.PathLike[str] | None) -> Profile:
-    if path is not None:
-        return load_profile(Path(path))
-    shipped = package_models_dir() / "profiles" / f"{pair_name}.toml"
-    return load_profile(shipped) if pair_name and shipped.exists() else Profile()
-
-
-def _open(
-    draft_path: Path | None, target_path: Path, options: LoadOptions, profile: Profile, name: str
-) -> Engine:
-    paths = {"draft": draft_path, "target": target_path}
-    present = {role: path for role, path in paths.items() if path is not None}
-    suffix = 0
-    needs: dict[str, memory.Need] = {}
-    for role, path in present.items():
-        headers = Model(path, headers_only=True)
-        try:
-            if role == "target":
-                suffix = _suffix_cells(headers, profile)
-            if len(present) > 1 and not headers.can_rollback:
-                raise PairError(
-                    f"{path.name} ({headers.architecture}) has recurrent memory, which cannot be "
-                    "rolled back to an accepted prefix; run it alone with --strategy target."
-                )
-            needs[role] = _need(headers, options, suffix * options.max_forks)
-        finally:
-            headers.close()
-    gpus = library.gpus()
-    free = sum(d.memory_free for d in gpus)
-    memory.check(needs, psutil.virtual_memory().available + sum(d.memory_free for d in gpus if d.type == "gpu"))
-    layers = dict(zip(("draft", "target"), memory.place(free, needs.get("draft"), needs["target"]), strict=True))
+    plan = _plan(paths, options, known)
     cancel = CancelFlag()
     writers: dict[str, Writer] = {}
-    placements = []
     try:
-        for role, path in present.items():
-            n_gpu = options.n_gpu_layers if options.n_gpu_layers >= 0 else layers[role]
-            model = Model(path, n_gpu_layers=n_gpu)
-            placements.append(Placement(path, needs[role], n_gpu if gpus else 0, model.n_layer))
-            forks = options.max_forks if role == "target" and suffix else 0
+        for role, placement in plan.placements.items():
+            model = Model(placement.path, n_gpu_layers=placement.n_gpu_layers)
+            forks = options.max_forks if role == "target" and plan.suffix else 0
             context = Context(
                 model,
                 n_ctx=options.n_ctx,
-                n_fork_cells=forks * suffix,
+                n_fork_cells=forks * plan.suffix,
                 max_forks=forks,
                 n_threads=options.n_threads,
                 kv_type=options.kv_type,
@@ -153,11 +112,88 @@ def _open(
     return Engine(
         writers["target"],
         writers.get("draft"),
-        profile=profile,
+        profile=known,
         cancel=cancel,
-        pair_name=name,
-        placements=tuple(placements),
+        pair_name=pair_name or writers["target"].model.path.stem,
+        placements=tuple(plan.placements.values()),
     )
+
+
+def plan_pair(name: str, options: LoadOptions | None = None) -> tuple[Placement, ...]:
+    """Where the models of a pair would go, without loading them; raises as `load_pair`."""
+    pair_name, paths = _find(name, None, None, False)
+    plan = _plan(paths, options or LoadOptions(), _profile(pair_name, None))
+    return tuple(plan.placements.values())
+
+
+def _find(
+    name: str | None, draft: PathLike | None, target: PathLike | None, target_only: bool
+) -> tuple[str, dict[str, Path]]:
+    # (name of the pair, "" for one made of files; paths by role, the draft first)
+    from parse_local import hub  # huggingface-hub is slow to import
+
+    pair_name = name or ("" if target else DEFAULT_PAIR)
+    given = {"draft": draft, "target": target}
+    paths = dict(zip(given, hub.pair_paths(pair_name), strict=True)) if pair_name else {}
+    for role, value in given.items():
+        if value is not None:
+            paths[role] = _locate(value)
+    if target_only:
+        paths.pop("draft", None)
+    return ("" if draft or target else pair_name), {r: paths[r] for r in given if r in paths}
+
+
+def _locate(value: PathLike) -> Path:
+    # A file, or the name of one model of the catalogue.
+    from parse_local import hub
+    from parse_local.catalog import load_catalog
+
+    path = Path(value)
+    if path.exists() or str(value) not in load_catalog().models:
+        return path
+    return hub.paths(str(value))[0]
+
+
+def _profile(pair_name: str, path: PathLike | None) -> Profile:
+    if path is not None:
+        return load_profile(Path(path))
+    shipped = package_models_dir() / "profiles" / f"{pair_name}.toml"
+    return load_profile(shipped) if pair_name and shipped.exists() else Profile()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    placements: dict[str, Placement]
+    suffix: int  # cells that one fork needs
+
+
+def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Plan:
+    suffix = 0
+    needs: dict[str, memory.Need] = {}
+    for role in reversed(paths):  # target and draft do not depend on each other
+        headers = Model(paths[role], headers_only=True)
+        try:
+            if len(paths) > 1 and not headers.can_rollback:
+                raise PairError(
+                    f"{headers.path.name} ({headers.architecture}) has recurrent memory, which "
+                    "cannot be rolled back to an accepted prefix; run it alone with "
+                    "--strategy target."
+                )
+            if role == "target":
+                suffix = _suffix_cells(headers, profile)
+            n_fork_cells = suffix * options.max_forks if role == "target" else 0
+            needs[role] = _need(headers, options, n_fork_cells)
+        finally:
+            headers.close()
+    gpus = library.gpus()
+    # An integrated GPU's memory is the machine's own and would count twice.
+    apart = sum(d.memory_free for d in gpus if d.type == "gpu")
+    memory.check(needs, psutil.virtual_memory().available + apart)
+    on_gpu = memory.place(sum(d.memory_free for d in gpus), needs.get("draft"), needs["target"])
+    if options.n_gpu_layers >= 0 and gpus:
+        on_gpu = (options.n_gpu_layers, options.n_gpu_layers)
+    layers = dict(zip(("draft", "target"), on_gpu, strict=True))
+    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, suffix)
 
 
 def _suffix_cells(model: Model, profile: Profile) -> int:

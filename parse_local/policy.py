@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -170,18 +169,17 @@ def resolve(options: Options, profile: Profile) -> Policy:
             "give one with --profile FILE, or use --accept exact or semantic."
         )
     lossless = accept == "exact"
-    values = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    defaults = {
-        "accept": accept,
-        "window": 16 if lossless else 0,
-        "after_reject": "redraft" if lossless else "target",
-        "tau_full": profile.tau_full,
-        "tau_prefix": profile.tau_prefix,
-        "profile": profile,
-    }
+    window = 16 if lossless else 0
     return Policy(
-        **{
-            f.name: defaults[f.name] if values.get(f.name) is None else values[f.name]
-            for f in dataclasses.fields(Policy)
-        }
+        accept=accept,
+        window=window if options.window is None else options.window,
+        after_reject=options.after_reject or ("redraft" if lossless else "target"),
+        rule=options.rule,
+        tau_full=profile.tau_full if options.tau_full is None else options.tau_full,
+        tau_prefix=profile.tau_prefix if options.tau_prefix is None else options.tau_prefix,
+        min_progress=options.min_progress,
+        draft_budget=options.draft_budget,
+        delta=options.delta,
+        max_forks=options.max_forks,
+        profile=profile,
     )

@@ -23,9 +23,7 @@ class JudgeWording:
     pushes early prefixes below any useful threshold.
     """
 
-    question_full: str = (
-        "Is the answer above correct? Reply with one word: Correct or Incorrect."
-    )
+    question_full: str = "Is the answer above correct? Reply with one word: Correct or Incorrect."
     question_prefix: str = (
         "The answer above is unfinished. Is everything in it correct so far? "
         "Reply with one word: Correct or Incorrect."

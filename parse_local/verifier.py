@@ -62,9 +62,7 @@ class Verifier:
         boundaries: list[Boundary] = []
         if self._judge is not None and n_draft:
             if draft.complete:
-                boundaries = self._ask(
-                    self._judge.full, sequence, draft, [n_draft], evidence
-                )
+                boundaries = self._ask(self._judge.full, sequence, draft, [n_draft], evidence)
             if not any(accepts(b, self._policy) for b in boundaries):
                 # What the target would have written itself needs no verdict.
                 last = n_draft - draft.complete

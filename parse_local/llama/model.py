@@ -25,16 +25,24 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError:
-        raise ModelError(f"There is no file {path}; check the path, or see `parse-local models list`.") from None
+        raise ModelError(
+            f"There is no file {path}; check the path, or see `parse-local models list`."
+        ) from None
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror}.") from None
     if magic != _MAGIC:
-        raise ModelError(f"{path} is not a GGUF file; convert the model, or download a .gguf of it.")
+        raise ModelError(
+            f"{path} is not a GGUF file; convert the model, or download a .gguf of it."
+        )
 
 
 def _load_failure(path: Path, log: Sequence[str]) -> ModelError:
     text = " ".join(log)
-    if "within the file bounds" in text or "corrupted or incomplete" in text or "failed to read" in text:
+    if (
+        "within the file bounds" in text
+        or "corrupted or incomplete" in text
+        or "failed to read" in text
+    ):
         return ModelError(f"{path} is truncated or damaged; delete it and download it again.")
     if "unknown model architecture" in text:
         name = text.split("unknown model architecture:")[-1].split("'")[1]
@@ -104,7 +112,9 @@ class Model:
                 "which parse-local does not support; use an autoregressive chat model."
             )
         if self.n_vocab == 0:
-            raise ModelError(f"{self.path} has no vocabulary; use a GGUF that includes its tokeniser.")
+            raise ModelError(
+                f"{self.path} has no vocabulary; use a GGUF that includes its tokeniser."
+            )
 
     # metadata
 
@@ -255,7 +265,9 @@ class Model:
             return False
         text = lib.llama_vocab_get_text
         ours, theirs = self._vocab, other._vocab
-        return all(text(ours, i) == text(theirs, i) for i in range(min(self.n_vocab, other.n_vocab)))
+        return all(
+            text(ours, i) == text(theirs, i) for i in range(min(self.n_vocab, other.n_vocab))
+        )
 
     def close(self) -> None:
         """Free the weights; every context of the model must be closed before."""

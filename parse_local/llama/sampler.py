@@ -94,7 +94,7 @@ class Sampler:
         lib.llama_sampler_apply(self._chain, ctypes.byref(array))
         address = ctypes.cast(array.data, ctypes.c_void_p).value or 0
         n_bytes = int(array.size) * _TOKEN_DATA.itemsize
-        left = np.frombuffer((ctypes.c_char * n_bytes).from_address(address), _TOKEN_DATA)
+        left: npt.NDArray[Any] = np.frombuffer(ctypes.string_at(address, n_bytes), _TOKEN_DATA)
         logits = left["logit"].astype(np.float64)
         if self.greedy:
             best = int(logits.argmax())

@@ -21,7 +21,7 @@ def _pointer(array: npt.NDArray[Any] | None) -> Any:
 
 def argmax(rows: Rows) -> npt.NDArray[np.int32]:
     """The greedy token of each row, shape (n_rows,); the lowest id wins a tie."""
-    return rows.argmax(axis=1).astype(np.int32)
+    return np.asarray(rows.argmax(axis=1), dtype=np.int32)
 
 
 def _log_normaliser(rows: Rows) -> npt.NDArray[np.float64]:

@@ -1,0 +1,257 @@
+"""`parse-local`: the commands. They parse arguments, call, and print."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parse_local._version import __version__
+from parse_local.cli_models import models
+from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
+from parse_local.cli_support import INTERRUPTED, Group
+from parse_local.errors import UsageError
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Group, context_settings=_SETTINGS)
+@click.version_option(__version__, prog_name="parse-local")
+def main() -> None:
+    """Local chat, sped up: a small model drafts, the big one verifies and finishes.
+
+    \b
+    Examples:
+      parse-local models pull qwen2.5-coder-1.5b
+      parse-local chat
+      parse-local run "What does HTTP status 418 mean?"
+    """
+
+
+main.add_command(models)
+
+
+def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
+    turns = [{"role": "system", "content": system}] if system else []
+    return [*turns, {"role": "user", "content": prompt}]
+
+
+@main.command()
+@click.argument("prompt", required=False)
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@pair_options
+@answer_options
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object with text, rounds and timings."
+)
+@click.option(
+    "--show-accepted", is_flag=True, help="Mark what came from the draft, and show its verdicts."
+)
+def run(
+    prompt: str | None, system: str | None, as_json: bool, show_accepted: bool, **values: Any
+) -> None:
+    """Answer PROMPT, or what comes on stdin.
+
+    The answer goes to stdout, one line of statistics to stderr.
+
+    \b
+    Examples:
+      parse-local run "Write a haiku about caches."
+      parse-local run --accept semantic --show-accepted "Sort a list in Rust."
+      git diff | parse-local run --system "Write a commit message for this diff."
+      parse-local run --draft small.gguf --target large.gguf --json "Hello" | jq .timings
+    """
+    from rich.console import Console
+
+    from parse_local.terminal.answering import show_answer
+    from parse_local.terminal.rounds import print_rounds
+    from parse_local.terminal.stats import stats_line
+    from parse_local.terminal.verdicts import print_accepted
+
+    if prompt is None:
+        prompt = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    if not prompt.strip():
+        raise UsageError('There is no prompt; give one: parse-local run "Your question".')
+    options = options_from(values)
+    engine = load(values)
+    # Where the whole result is printed at the end, nothing is drawn before.
+    out = io.StringIO() if as_json or show_accepted else None
+    result = show_answer(engine, _messages(prompt, system), options, out=out)
+    if as_json:
+        click.echo(json.dumps(result.to_json(), ensure_ascii=False))
+    elif show_accepted:
+        console = Console()
+        print_accepted(result, console)
+        print_rounds(result, console)
+    if not as_json:
+        click.echo(stats_line(result, n_ctx=engine.n_ctx), err=True)
+    if result.finish_reason == "cancelled":
+        raise click.exceptions.Exit(INTERRUPTED)
+
+
+@main.command()
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option("--quiet", is_flag=True, help="No greeting, no statistics.")
+@pair_options
+@answer_options
+def chat(system: str | None, quiet: bool, **values: Any) -> None:
+    """Chat at the terminal.
+
+    The draft appears dim, turns normal once it is accepted, and a rejected tail
+    goes as the target writes on. Ctrl-C stops the answer, Ctrl-D leaves, /help helps.
+
+    \b
+    Examples:
+      parse-local chat
+      parse-local chat --pair qwen3-8b --system "Answer in French."
+      echo "Why is the sky blue?" | parse-local chat
+    """
+    from parse_local.terminal.chat import run_chat
+
+    options = options_from(values)
+    values.pop("strategy")  # the chat can switch strategies: load both models
+    engine = load(values)
+    raise click.exceptions.Exit(run_chat(engine, options, system=system, quiet=quiet))
+
+
+@main.command()
+@click.option(
+    "--prompt-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="The question.",
+)
+@click.option(
+    "--draft-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="The answer to judge.",
+)
+@click.option("--system", metavar="TEXT", help="System prompt.")
+@click.option(
+    "--sequential",
+    is_flag=True,
+    help="Also judge every prefix by a separate plain pass, and compare.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pair_options
+@accept_options
+def verify(
+    prompt_file: Path,
+    draft_file: Path,
+    system: str | None,
+    sequential: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Judge any text as an answer: the target's verdict at every place where it may be cut.
+
+    \b
+    Examples:
+      parse-local verify --prompt-file question.txt --draft-file answer.txt
+      parse-local verify --prompt-file q.txt --draft-file a.txt --sequential --json
+    """
+    from rich.console import Console
+
+    from parse_local.policy import resolve
+    from parse_local.terminal.interrupt import interruptible
+    from parse_local.terminal.verdicts import print_verdicts
+
+    question, text = _read(prompt_file).strip(), _read(draft_file).rstrip("\n")
+    options = options_from(values)
+    engine = load({**values, "target_only": True})
+    messages = _messages(question, system)
+
+    def judge(one_by_one: bool) -> Any:
+        work = (engine.verify(messages, text, options=options, sequential=s) for s in (one_by_one,))
+        return next(iter(interruptible(engine, work)))
+
+    parallel = judge(False)
+    plain = judge(True) if sequential else None
+    policy = resolve(options, engine.profile)
+    if as_json:
+        click.echo(json.dumps(_verification_json(parallel, plain), ensure_ascii=False))
+        return
+    print_verdicts(
+        text,
+        parallel,
+        console=Console(),
+        tau_full=policy.tau_full,
+        tau_prefix=policy.tau_prefix,
+        sequential=plain,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text; convert it first.") from error
+
+
+def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:
+    found = {
+        "n_draft": parallel.n_draft,
+        "n_exact": parallel.n_exact,
+        "n_accept": parallel.n_accept,
+        "boundaries": [b.n_tokens for b in parallel.boundaries],
+        "n_chars": [b.n_chars for b in parallel.boundaries],
+        "complete": [b.complete for b in parallel.boundaries],
+        "p_correct": [b.p_correct for b in parallel.boundaries],
+        "label_mass": [b.label_mass for b in parallel.boundaries],
+        "mean_logprob": [b.mean_logprob for b in parallel.boundaries],
+    }
+    if plain is not None:
+        found["p_correct_sequential"] = [b.p_correct for b in plain.boundaries]
+    return found
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
+    """Check this installation: library, devices, memory, models.
+
+    Exits with 1 where something would keep the default pair from running.
+
+    \b
+    Example:
+      parse-local doctor
+    """
+    from parse_local.doctor import examine, print_report
+
+    report = examine()
+    if as_json:
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
+    else:
+        print_report(report)
+    if report.problems:
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell's completion script.
+
+    \b
+    Examples:
+      eval "$(parse-local completion bash)"
+      parse-local completion fish > ~/.config/fish/completions/parse-local.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(main, {}, "parse-local", "_PARSE_LOCAL_COMPLETE").source())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Options that several commands share, and how they become arguments of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from click.shell_completion import CompletionItem
+
+from parse_local.policy import (
+    DEFAULT_PAIR,
+    AcceptMode,
+    AcceptRule,
+    AfterReject,
+    FlashAttention,
+    KVType,
+    LoadOptions,
+    Options,
+    Strategy,
+)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_LOAD, _ANSWER = LoadOptions(), Options()
+
+
+def _complete_pair(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from parse_local.catalog import load_catalog
+
+    pairs = load_catalog().pairs.values()
+    return [
+        CompletionItem(p.name, help=p.description) for p in pairs if p.name.startswith(incomplete)
+    ]
+
+
+def _apply(command: Command, options: list[Callable[[Command], Command]]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def pair_options(command: Command) -> Command:
+    """Which models, and how they are loaded."""
+    return _apply(
+        command,
+        [
+            click.option(
+                "--pair",
+                metavar="NAME",
+                shell_complete=_complete_pair,
+                help=f"Pair of the catalogue.  [default: {DEFAULT_PAIR}]",
+            ),
+            click.option(
+                "--draft",
+                metavar="FILE",
+                help="Draft model: a GGUF file, or a model of the catalogue.",
+            ),
+            click.option(
+                "--target",
+                metavar="FILE",
+                help="Target model: a GGUF file, or a model of the catalogue.",
+            ),
+            click.option(
+                "--profile",
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="FILE",
+                help="TOML file with the pair's thresholds and wording.",
+            ),
+            click.option(
+                "--ctx",
+                "n_ctx",
+                type=click.IntRange(min=1),
+                default=_LOAD.n_ctx,
+                show_default=True,
+                help="Tokens of context for prompt and answer.",
+            ),
+            click.option(
+                "--threads",
+                "n_threads",
+                type=click.IntRange(min=1),
+                help="CPU threads.  [default: physical cores]",
+            ),
+            click.option(
+                "--gpu-layers",
+                "n_gpu_layers",
+                type=int,
+                default=_LOAD.n_gpu_layers,
+                help="Layers of each model on the GPU.  [default: as many as fit, the draft first]",
+            ),
+            click.option(
+                "--kv-type",
+                type=click.Choice(get_args(KVType)),
+                default=_LOAD.kv_type,
+                show_default=True,
+                help="Type of both KV caches.",
+            ),
+            click.option(
+                "--flash-attn",
+                type=click.Choice(get_args(FlashAttention)),
+                default=_LOAD.flash_attn,
+                show_default=True,
+                help="Flash attention.",
+            ),
+            click.option(
+                "--verbose",
+                is_flag=True,
+                help="Show llama.cpp's log and where the models are placed.",
+            ),
+        ],
+    )
+
+
+def accept_options(command: Command) -> Command:
+    """What makes a draft acceptable."""
+    return _apply(
+        command,
+        [
+            click.option(
+                "--accept",
+                type=click.Choice(get_args(AcceptMode)),
+                help="exact: the target's own text, lossless; semantic: what its verdict calls "
+                "correct; "
+                "fused: verdict and likelihood.  [default: fused with a calibrated profile, "
+                "else exact]",
+            ),
+            click.option(
+                "--tau",
+                type=click.FloatRange(0, 1),
+                metavar="P",
+                help="P(Correct) that accepts; of whole answers only, with --tau-prefix.  "
+                "[default: the profile's]",
+            ),
+            click.option(
+                "--tau-prefix",
+                type=click.FloatRange(0, 1),
+                metavar="P",
+                help="P(Correct) that accepts an unfinished prefix.  [default: as --tau]",
+            ),
+            click.option(
+                "--rule",
+                type=click.Choice(get_args(AcceptRule)),
+                default=_ANSWER.rule,
+                show_default=True,
+                help="Keep what is before the first failure, or the longest prefix that passes.",
+            ),
+            click.option(
+                "--max-forks",
+                type=click.IntRange(1, 200),
+                default=_ANSWER.max_forks,
+                show_default=True,
+                help="Most places judged in one round.",
+            ),
+            click.option(
+                "--delta",
+                type=click.IntRange(min=1),
+                default=_ANSWER.delta,
+                show_default=True,
+                help="Tokens between places to judge where the text offers none.",
+            ),
+        ],
+    )
+
+
+def answer_options(command: Command) -> Command:
+    """How an answer is written."""
+    return _apply(
+        command,
+        [
+            click.option(
+                "--strategy",
+                type=click.Choice(get_args(Strategy)),
+                default=_ANSWER.strategy,
+                show_default=True,
+                help="parse: draft, verify, continue; or one of the models alone.",
+            ),
+            accept_options,
+            click.option(
+                "--window",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Tokens drafted before each verification, 0 for the whole answer.  "
+                "[default: 16 with --accept exact, else 0]",
+            ),
+            click.option(
+                "--after-reject",
+                type=click.Choice(get_args(AfterReject)),
+                help="Who goes on after a rejected tail.  "
+                "[default: redraft with --accept exact, else target]",
+            ),
+            click.option(
+                "--max-tokens",
+                type=click.IntRange(min=1),
+                default=_ANSWER.max_tokens,
+                show_default=True,
+                help="Most tokens of the answer.",
+            ),
+            click.option(
+                "--temperature",
+                type=click.FloatRange(min=0),
+                default=_ANSWER.temperature,
+                show_default=True,
+                help="0 is greedy.",
+            ),
+            click.option(
+                "--top-k",
+                type=click.IntRange(min=0),
+                default=_ANSWER.top_k,
+                show_default=True,
+                help="Keep the K likeliest tokens, 0 for all.",
+            ),
+            click.option(
+                "--top-p",
+                type=click.FloatRange(0, 1),
+                default=_ANSWER.top_p,
+                show_default=True,
+                help="Keep the likeliest tokens that make up P.",
+            ),
+            click.option(
+                "--min-p",
+                type=click.FloatRange(0, 1),
+                default=_ANSWER.min_p,
+                show_default=True,
+                help="Drop tokens below P times the likeliest.",
+            ),
+            click.option(
+                "--repeat-penalty",
+                type=click.FloatRange(min=0, min_open=True),
+                default=_ANSWER.repeat_penalty,
+                show_default=True,
+                help="1 is none.",
+            ),
+            click.option(
+                "--seed", type=click.IntRange(min=0), help="Seed of the sampler.  [default: drawn]"
+            ),
+            click.option(
+                "--stop",
+                multiple=True,
+                metavar="TEXT",
+                help="End the answer at TEXT; may be given again.",
+            ),
+            click.option(
+                "--think", "thinking", is_flag=True, help="Let a model that can think do so."
+            ),
+        ],
+    )
+
+
+_LOAD_NAMES = (
+    "n_ctx",
+    "n_threads",
+    "n_gpu_layers",
+    "kv_type",
+    "flash_attn",
+    "max_forks",
+    "verbose",
+)
+
+
+def load(values: dict[str, Any]) -> Any:
+    """Load the pair that the options name.
+
+    Args:
+        values: all values of a command that carries `pair_options`.
+
+    Returns:
+        An Engine.
+    """
+    from parse_local.pair import load_pair
+
+    engine = load_pair(
+        values["pair"],
+        draft=values["draft"],
+        target=values["target"],
+        profile=values["profile"],
+        target_only=values.get("strategy") == "target" or values.get("target_only", False),
+        **{name: values[name] for name in _LOAD_NAMES},
+    )
+    if values["verbose"]:
+        for placement in engine.placements:
+            click.echo(placement, err=True)
+    return engine
+
+
+def options_from(values: dict[str, Any]) -> Options:
+    """Options of an answer, from all values of a command that carries the options above."""
+    tau, tau_prefix = values["tau"], values["tau_prefix"]
+    names = Options.__dataclass_fields__
+    chosen = {name: value for name, value in values.items() if name in names}
+    chosen["tau_full"] = tau
+    chosen["tau_prefix"] = tau if tau_prefix is None else tau_prefix
+    return Options(**chosen)
