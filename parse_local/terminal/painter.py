@@ -17,7 +17,6 @@ from parse_local.terminal.cells import Cell, Row, flow, split
 PROVISIONAL = "provisional"
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[22m"
-_ERASE_BELOW = "\x1b[J"
 # Terminals that know synchronised output show the update at once; others ignore it.
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 
@@ -115,7 +114,7 @@ class Painter:
             return []
         carried = list(self._final.cells)
         if len(drawn) > 1 or drawn[0].cells:
-            self._write(_move(len(drawn) - 1, 0) + _ERASE_BELOW)
+            self._write(_move(len(drawn) - 1, 0) + _erase(len(drawn) - 1, 0))
         self._head, self._final = [], Row()
         self._rows, self._drawn, self._tail = [Row()], [Row()], ""
         return carried
@@ -150,7 +149,7 @@ class Painter:
                 (
                     _BEGIN_UPDATE,
                     _move(len(old) - 1 - row, at),
-                    _ERASE_BELOW,
+                    _erase(len(old) - 1 - row, at),
                     *_styled(new[row:], column, self._width),
                     _END_UPDATE,
                 )
@@ -167,6 +166,15 @@ def _flatten(rows: Sequence[Row]) -> Iterator[Cell]:
 
 def _move(up: int, column: int) -> str:
     return "\r" + (f"\x1b[{up}A" if up else "") + (f"\x1b[{column}C" if column else "")
+
+
+def _erase(n_below: int, column: int) -> str:
+    """Erase from the cursor, at `column`, to the end of the `n_below` rows under it."""
+    if column:
+        return "\x1b[J"
+    # tmux takes "erase below" in the top left corner for a cleared screen and saves
+    # what was on it to its scrollback, so never from there.
+    return "\x1b[K" + ("\x1b[B\x1b[J\x1b[A" if n_below else "")
 
 
 def _styled(rows: Sequence[Row], column: int, width: int) -> Iterator[str]:
