@@ -81,10 +81,12 @@ def reason(lines: list[str]) -> str | None:
                 text.append(following.strip())
             return re.sub(r"\s+", " ", " ".join(text)).strip() or None
     errors = [line.strip() for line in lines if line.lstrip().lower().startswith("error: ")]
-    if errors and "No matching distribution" in errors[-1]:
-        return (
-            f"{errors[-1]}; check the network connection and pip's index settings (pip config list)"
-        )
+    for error in errors:
+        if "No matching distribution" in error:
+            remedy = "check the network connection and pip's index settings (pip config list)"
+            return f"{error}; {remedy}"
+    # What a failed subprocess is followed by says nothing of its own.
+    errors = [error for error in errors if "subprocess-exited-with-error" not in error]
     return errors[-1] if errors else None
 
 
@@ -123,8 +125,8 @@ def main(log: Path, command: list[str]) -> int:
         lines = list(recent)
         print("\n".join(lines[-30:]), file=sys.stderr)
         print(f"\nThe whole output is in {log}", file=sys.stderr)
-        if why := reason(lines):
-            print(f"\n{why}", file=sys.stderr)
+        why = reason(lines) or f"{command[0]} failed; the end of its output is above."
+        print(f"\n{why}", file=sys.stderr)
     return status
 
 

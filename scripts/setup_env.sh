@@ -70,7 +70,7 @@ setup_env() {
     printf 'Installing parse-local%s into %s\n' "${extra:+ [$extra]}" "$venv"
     "$venv/bin/python" "$root/scripts/progress.py" "$venv/install.log" \
         "$venv/bin/python" -m pip install --verbose --no-input --editable "$root${extra:+[$extra]}" ||
-        fail "parse-local could not be installed; the lines above say why."
+        exit # progress.py has said why
     printf '%s\n' "$stamp" >"$venv/installed"
     printf '%s\n' "$stamp" >"$venv/installed${extra:+-$extra}"
 }

@@ -314,13 +314,14 @@ def test_progress_ends_with_the_reason(tmp_path: Path) -> None:
 
 def test_reason_names_the_remedy_where_pip_reached_no_index() -> None:
     error = "ERROR: No matching distribution found for click"
-    assert progress.reason([error]) == (
+    assert progress.reason([error, "error: subprocess-exited-with-error"]) == (
         f"{error}; check the network connection and pip's index settings (pip config list)"
     )
 
 
 def test_reason_is_pips_last_error_where_cmake_gave_none() -> None:
-    assert progress.reason(["ERROR: first", "text", "error: second"]) == "error: second"
+    lines = ["ERROR: first", "text", "error: second", "error: subprocess-exited-with-error"]
+    assert progress.reason(lines) == "error: second"
     assert progress.reason(["all fine"]) is None
 
 
