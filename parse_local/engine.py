@@ -80,6 +80,12 @@ class Engine:
         """Stop the running answer within one decode step; what is final stays."""
         self._cancel.set()
 
+    def forget(self) -> None:
+        """Empty both KV caches, so that the next answer reuses nothing."""
+        for writer in (self.target, self.draft):
+            if writer is not None:
+                writer.context.clear()
+
     def close(self) -> None:
         """Free both models; the engine cannot be used afterwards."""
         for writer in (self.target, self.draft):
