@@ -1,0 +1,133 @@
+"""The proof on real models: forks judge as plain passes do, `exact` is the target's own text.
+
+scripts/check_numerics measures the same on more; docs/benchmarks/numerics.md has its table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parse_local import Options, load_pair
+from parse_local.bench.numerics import compare_exact, compare_verdicts
+from parse_local.engine import Engine
+from parse_local.events import Drafted, Finished, Text
+from parse_local.hub import paths
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+
+SAMPLES = json.loads((Path(__file__).parent / "data" / "drafts.json").read_text(encoding="utf-8"))
+
+
+def ask(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def test_samples_are_what_the_proof_asks_for() -> None:
+    assert len(SAMPLES) >= 20
+    assert max(s["n_tokens"] for s in SAMPLES) == 400
+    assert any("🚀" in s["prompt"] for s in SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    engine = load_pair("qwen2.5-coder-1.5b")
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("judge", "n_samples", "n_cuts"),
+    [
+        ("smollm2-135m", 22, 2),
+        ("qwen2.5-coder-0.5b-q4_k_m", 10, 2),
+        ("qwen2.5-coder-1.5b-q4_k_m", 6, 2),
+    ],
+)
+def test_forks_judge_as_plain_passes_do(judge: str, n_samples: int, n_cuts: int) -> None:
+    engine = load_pair(target=judge)
+    compared = [
+        compare_verdicts(engine, ask(s["prompt"]), s["draft"], n_cuts=n_cuts, batch_sizes=(512, 16))
+        for s in SAMPLES[:n_samples]
+    ]
+    engine.close()
+    forks = np.concatenate([np.abs(c.forks - c.plain[0]) for c in compared])
+    plain = np.concatenate([c.plain.max(axis=0) - c.plain.min(axis=0) for c in compared])
+    # As a forked verdict is one more way to shape the batch, it may differ from
+    # the reference by as much as two plain passes differ from each other.
+    assert forks.mean() <= 1.5 * plain.mean() + 1e-3
+    assert forks.max() <= 1.5 * plain.max() + 5e-3
+
+
+def test_exact_differs_from_the_target_only_at_near_ties(
+    engine: Engine, record_property: pytest.RecordProperty
+) -> None:
+    compared = [
+        compare_exact(engine, ask(s["prompt"]), max_tokens=60, batch_sizes=(1, 16, 512))
+        for s in SAMPLES[:20]
+    ]
+    same = sum(c.identical for c in compared)
+    record_property("identical texts", f"{same} of {len(compared)}")
+    print(f"\nexact: {same} of {len(compared)} texts are the target's own to the last token")
+    assert same >= len(compared) // 2
+    for c in compared:
+        if not c.identical:
+            # Two tokens so close that plain passes of other shapes move them as far.
+            assert c.margin <= max(c.spread, 0.15), c
+
+
+def test_a_prompt_is_never_decoded_twice(engine: Engine) -> None:
+    engine.forget()
+    messages = ask(SAMPLES[0]["prompt"])
+    first = engine.generate(messages, Options(accept="semantic", max_tokens=60))
+    r = first.rounds[0]
+    # The whole answer is one round here: prompt, draft, and what the target wrote after
+    # a rejection; the last token of an answer is never decoded.
+    continuation = first.usage.completion_tokens - r.n_accept
+    decoded = first.usage.prompt_tokens + r.n_draft + max(0, continuation - 1)
+    assert len(first.rounds) == 1
+    assert first.tokens.target_decoded == decoded
+    second = engine.generate(
+        [
+            *messages,
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": "Thanks. Now in one sentence, please."},
+        ],
+        Options(accept="semantic", max_tokens=20),
+    )
+    assert second.tokens.reused >= first.usage.prompt_tokens
+    assert second.tokens.reused_draft >= first.usage.prompt_tokens
+
+
+def test_a_draft_with_another_vocabulary() -> None:
+    engine = load_pair(draft=paths("smollm2-135m")[0], target=paths("qwen2.5-coder-1.5b")[1])
+    assert not engine.shared_vocabulary
+    messages = ask("Antworte kurz: was bedeutet 猫? Benutze ein Emoji wie 🐈 oder 👩‍💻.")
+    alone = engine.generate(messages, Options(strategy="target", max_tokens=40))
+    events = list(engine.stream(messages, Options(accept="exact", max_tokens=40)))
+    assert isinstance(events[-1], Finished)
+    result = events[-1].result
+    assert result.text == "".join(e.text for e in events if isinstance(e, Text))
+    assert any(isinstance(e, Drafted) for e in events)
+    assert result.text[:20] == alone.text[:20]
+    judged = engine.verify(messages, "猫 heißt Katze. 🐈\nUnd 👩‍💻 ist eine Programmiererin.")
+    text = "猫 heißt Katze. 🐈\nUnd 👩‍💻 ist eine Programmiererin."
+    assert judged.boundaries[-1].n_chars == len(text)
+    assert all(0 < (b.p_correct or 0) < 1 for b in judged.boundaries)
+    semantic = engine.generate(messages, Options(accept="semantic", tau_full=0.5, tau_prefix=0.5))
+    assert semantic.text
+    engine.close()
+
+
+def test_sliding_window_forks() -> None:
+    engine = load_pair(target="gemma-3-270m")
+    text = "A cache keeps what was asked for lately. " * 30
+    compared = compare_verdicts(
+        engine, ask("What is a cache?"), text, n_cuts=3, batch_sizes=(512, 64)
+    )
+    engine.close()
+    assert compared.difference <= 1.5 * compared.plain_spread + 5e-3
