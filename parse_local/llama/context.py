@@ -103,7 +103,7 @@ class Context:
         self.n_ctx = n_ctx
         self.max_forks = max_forks
         self.n_threads = n_threads or default_threads()
-        self.cancel = cancel or CancelFlag()
+        self.cancel = CancelFlag() if cancel is None else cancel  # an unset flag is falsy
         self.tokens: list[int] = []
         """Tokens of the main sequence whose cells are in the cache."""
         self.start_count()
@@ -129,6 +129,7 @@ class Context:
                     f"llama.cpp could not create a context of {n_ctx} tokens for {model.path.name} "
                     f"({reason}); lower --ctx, or use --kv-type q8_0."
                 )
+        self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
         self._memory = lib.llama_get_memory(self.handle)
         self._make_batch()
         self._install_abort_callback()
@@ -231,11 +232,17 @@ class Context:
             Cancelled: stopped from outside; the sequence ends at a chunk's border.
             DecodeError: llama.cpp failed.
         """
-        if len(self.tokens) + len(tokens) > self.n_ctx:
+        self._require_room(len(tokens), self.n_ctx)
+        yield from self._decode(tokens, n_rows)
+
+    def _require_room(self, n: int, limit: int) -> None:
+        if len(self.tokens) + n > limit:
             raise ContextLengthError(
-                f"{len(self.tokens) + len(tokens)} tokens do not fit into the context of "
-                f"{self.n_ctx}; raise --ctx or shorten the conversation."
+                f"{len(self.tokens) + n:,} tokens do not fit into the context of "
+                f"{limit:,}; raise --ctx or shorten the conversation."
             )
+
+    def _decode(self, tokens: Sequence[int], n_rows: int) -> Iterator[tuple[int, Rows]]:
         first_row = len(tokens) - n_rows
         start = 0
         while start < len(tokens):
@@ -278,12 +285,20 @@ class Context:
             Log-probabilities (nats), shape (n_cuts, n_labels).
 
         Raises:
+            ContextLengthError: not even one suffix fits behind the sequence.
             Cancelled, DecodeError: as `decode`; no fork is left behind.
 
         Source: PARSE, section 3 (parallel prefix verification).
         """
         out = np.empty((len(cuts), len(labels)), np.float32)
-        per_batch = max(1, min(self.max_forks, N_BATCH // len(suffix)))
+        n_free = min(N_BATCH, self.n_cells - len(self.tokens))
+        per_batch = min(self.max_forks, n_free // len(suffix))
+        if cuts and not per_batch:
+            raise ContextLengthError(
+                f"The verdict question of {len(suffix):,} tokens does not fit into the KV cache "
+                f"of {self.model.path.name} ({n_free:,} tokens free); raise --ctx, or use "
+                "--accept exact."
+            )
         for i in range(0, len(cuts), per_batch):
             chunk = cuts[i : i + per_batch]
             out[i : i + len(chunk)] = self._judge_batch(chunk, suffix, labels)
@@ -337,8 +352,10 @@ class Context:
         for i, cut in enumerate(cuts):
             self.clear()
             asked = [*tokens[:cut], *suffix]
+            self._require_room(len(asked), self.n_cells)  # a fork's cells are there for it too
             for start in range(0, len(asked), n_batch):
-                rows = self.last_row(asked[start : start + n_batch])
+                for _, rows in self._decode(asked[start : start + n_batch], 1):  # noqa: B007
+                    pass
             out[i] = self.label_logprobs(rows, labels)[0]
         self.clear()
         return out
