@@ -248,10 +248,21 @@ class Model:
         return self.token_text(lib.llama_vocab_eos(self._vocab))
 
     @property
+    def end_of_turn_token(self) -> int:
+        """The token that ends a turn: EOT, or EOS where the template writes only that; -1 for none.
+
+        A file may name no EOT. llama.cpp then guesses among the likely ones, and
+        where several exist (Qwen has <|im_end|> and <|endoftext|>) not always right.
+        """
+        eot, eos = int(lib.llama_vocab_eot(self._vocab)), int(lib.llama_vocab_eos(self._vocab))
+        template = self.chat_template or ""
+        writes_eos = eos >= 0 and (self.eos in template or "eos_token" in template)
+        return eos if eot < 0 or (writes_eos and self.token_text(eot) not in template) else eot
+
+    @property
     def end_of_turn(self) -> str:
-        """Text of the token that ends a turn (EOT, else EOS)."""
-        eot = int(lib.llama_vocab_eot(self._vocab))
-        return self.token_text(eot) or self.eos
+        """Text of that token."""
+        return self.token_text(self.end_of_turn_token)
 
     def shares_vocabulary(self, other: Model) -> bool:
         """Whether token ids mean the same in both models.
