@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -269,16 +271,21 @@ def load(values: dict[str, Any]) -> Any:
     Returns:
         An Engine.
     """
+    from rich.console import Console
+
     from parse_local.pair import load_pair
 
-    engine = load_pair(
-        values["pair"],
-        draft=values["draft"],
-        target=values["target"],
-        profile=values["profile"],
-        target_only=values.get("strategy") == "target" or values.get("target_only", False),
-        **{name: values[name] for name in _LOAD_NAMES},
-    )
+    # On a terminal only: a spinner in a log file helps nobody.
+    waiting = Console(stderr=True).status("Loading…") if sys.stderr.isatty() else nullcontext()
+    with nullcontext() if values["verbose"] else waiting:
+        engine = load_pair(
+            values["pair"],
+            draft=values["draft"],
+            target=values["target"],
+            profile=values["profile"],
+            target_only=values.get("strategy") == "target" or values.get("target_only", False),
+            **{name: values[name] for name in _LOAD_NAMES},
+        )
     if values["verbose"]:
         for placement in engine.placements:
             click.echo(placement, err=True)
