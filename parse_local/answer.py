@@ -27,6 +27,11 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
 
+    @property
+    def in_character(self) -> bool:
+        """Whether the bytes so far end inside a UTF-8 character."""
+        return bool(self._decoder.getstate()[0])
+
     def push(self, data: bytes) -> str:
         """Take the bytes of a token, return the text that became final."""
         return self._release(self._decoder.decode(data))

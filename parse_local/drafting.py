@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,8 +38,8 @@ class Draft:
         return b"".join(self.pieces).decode("utf-8", "replace")
 
     def head(self, n: int) -> str:
-        """Text of the first `n` tokens, without an unfinished character."""
-        return b"".join(self.pieces[:n]).decode("utf-8", "ignore")
+        """Text of the first `n` tokens without an unfinished character: a prefix of `text`."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(self.pieces[:n]))
 
 
 class Drafter:
@@ -108,7 +109,8 @@ class Drafter:
         return self._hand_over(answer, tokens, proposals, complete)
 
     def _own_tokens(self, answer: Answer) -> list[int]:
-        if self._shared:
+        # Vocabularies that are shared may still differ in padding behind their common part.
+        if self._shared and all(t < self._model.n_vocab for t in answer.tokens):
             return answer.tokens
         return self._model.tokenize(answer.data.decode("utf-8", "ignore"))
 

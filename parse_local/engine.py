@@ -175,8 +175,9 @@ class Engine:
             rejected = n < len(draft.tokens) or draft.complete
             if rejected and policy.after_reject == "target":
                 yield from self._write(answer, self.target, sampler)
-            elif rejected:
-                yield from self._write(answer, self.target, sampler, policy.min_progress - n - 1)
+            else:
+                n_more = policy.min_progress - n - 1 if rejected else 0
+                yield from self._write(answer, self.target, sampler, n_more)
 
     def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
         answer.rounds.append(verified)
@@ -192,11 +193,16 @@ class Engine:
     def _write(
         self, answer: Answer, writer: Writer, sampler: Sampler, n: int | None = None
     ) -> Iterator[Text]:
-        """Plain decoding by one model: `n` tokens, or to the end of the answer."""
+        """Plain decoding by one model: `n` tokens, or to the end of the answer.
+
+        Goes on to the end of a character that another vocabulary could not be shown half of.
+        """
         phase = "target_s" if writer is self.target else "draft_s"
         with answer.timed(phase if answer.tokens else "prompt_s"):
             writer.context.prefill(answer.sequence)
-        while not answer.done and (n is None or n > 0):
+        while not answer.done and (
+            n is None or n > 0 or (answer.stream.in_character and not self.shared_vocabulary)
+        ):
             with answer.timed(phase):
                 sequence = answer.sequence
                 row = writer.context.last_row(sequence[-1:])[0]

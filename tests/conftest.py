@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_gguf import ASCII, write_tiny_gguf
-
-READABLE = dict.fromkeys(ASCII, 12.0)
-"""Bias that makes a tiny model write printable ASCII nearly always."""
+from tiny_gguf import write_tiny_gguf
 
 
 @pytest.fixture(scope="session")
@@ -56,14 +53,3 @@ def load() -> Iterator[Callable[..., Any]]:
 def load_once() -> Iterator[Callable[..., Any]]:
     """As `load`, for fixtures that a whole module shares."""
     yield from _loader()
-
-
-@pytest.fixture(scope="module")
-def pair(load_once: Callable[..., Any], tiny: Callable[..., Path]) -> Any:
-    """An engine whose draft is close to its target; half of what it writes is printable."""
-    return load_once(target=tiny(seed=1), draft=tiny(seed=2, weights_from=1))
-
-
-def ask(text: str) -> list[dict[str, str]]:
-    """A conversation of one question."""
-    return [{"role": "user", "content": text}]

@@ -22,7 +22,8 @@ CHATML = (
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "Ġ t", "i n", "e r", "Ġt he", "he ll", "C o", "I n", "r r", "e c", "ec t"]
 ASCII = [chr(i) for i in range(33, 127)] + ["Ġ", "Ċ"]
-"""Spellings of the printable ASCII tokens; biased up, they make texts of valid UTF-8."""
+READABLE = dict.fromkeys(ASCII, 12.0)
+"""A bias that makes a model write printable ASCII nearly always."""
 
 Add = Callable[..., None]
 
@@ -117,9 +118,9 @@ def write_tiny_gguf(
         w.add_tensor(name, values.astype(dtype))
 
     def per_token(*, gain: float) -> np.ndarray:
-        values = matrix(n_vocab, n_embd, gain=gain)
+        values = matrix(n_vocab - n_unused, n_embd, gain=gain)
         values[: len(order)] = values[order]
-        return values
+        return np.concatenate([values, np.zeros((n_unused, n_embd))])
 
     embedding = per_token(gain=8.0)
     if bias:
