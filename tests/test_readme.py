@@ -45,7 +45,7 @@ def test_shell_block(block: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert (done.stdout + done.stderr).strip()
     assert "Error" not in done.stderr
 
 
