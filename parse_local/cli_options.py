@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 
 from parse_local.policy import (
     DEFAULT_PAIR,
+    MAX_FORKS,
+    MAX_THREADS,
     AcceptMode,
     AcceptRule,
     AfterReject,
@@ -83,13 +85,13 @@ def pair_options(command: Command) -> Command:
             click.option(
                 "--threads",
                 "n_threads",
-                type=click.IntRange(min=1),
+                type=click.IntRange(1, MAX_THREADS),
                 help="CPU threads.  [default: physical cores]",
             ),
             click.option(
                 "--gpu-layers",
                 "n_gpu_layers",
-                type=int,
+                type=click.IntRange(min=-1),
                 default=_LOAD.n_gpu_layers,
                 help="Layers of each model on the GPU.  [default: as many as fit, the draft first]",
             ),
@@ -151,7 +153,7 @@ def accept_options(command: Command) -> Command:
             ),
             click.option(
                 "--max-forks",
-                type=click.IntRange(1, 200),
+                type=click.IntRange(1, MAX_FORKS),
                 default=_ANSWER.max_forks,
                 show_default=True,
                 help="Most places judged in one round.",
@@ -230,7 +232,7 @@ def answer_options(command: Command) -> Command:
             ),
             click.option(
                 "--repeat-penalty",
-                type=click.FloatRange(min=0, min_open=True),
+                type=click.FloatRange(min=0.01),
                 default=_ANSWER.repeat_penalty,
                 show_default=True,
                 help="1 is none.",

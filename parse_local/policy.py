@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from parse_local.errors import UsageError
 from parse_local.profile import Profile
@@ -16,6 +17,27 @@ KVType = Literal["f16", "q8_0", "q4_0", "f32"]
 FlashAttention = Literal["auto", "on", "off"]
 
 DEFAULT_PAIR = "qwen2.5-coder-1.5b"
+
+MAX_THREADS = 512
+"""GGML_MAX_N_THREADS; llama.cpp checks nothing and crashes far beyond it."""
+MAX_FORKS = 255
+"""LLAMA_MAX_SEQ less the main sequence."""
+
+
+def _check_choices(options: Any, choices: dict[str, tuple[str | None, ...]]) -> None:
+    for name, allowed in choices.items():
+        if getattr(options, name) not in allowed:
+            listed = ", ".join(str(a) for a in allowed if a is not None)
+            raise UsageError(f"{name}={getattr(options, name)!r} is not one of: {listed}.")
+
+
+def _check_ranges(options: Any, ranges: dict[str, tuple[float, float | None]]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(options, name)
+        if value is None or (math.isfinite(value) and low <= value <= (high or math.inf)):
+            continue
+        limit = f"between {low} and {high}" if high is not None else f"at least {low}"
+        raise UsageError(f"{name} must be {limit}, not {value}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +63,18 @@ class LoadOptions:
     flash_attn: FlashAttention = "auto"
     max_forks: int = 32
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choices(self, {"kv_type": get_args(KVType), "flash_attn": get_args(FlashAttention)})
+        _check_ranges(
+            self,
+            {
+                "n_ctx": (1, None),
+                "n_threads": (1, MAX_THREADS),
+                "n_gpu_layers": (-1, None),
+                "max_forks": (1, MAX_FORKS),
+            },
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,36 +131,34 @@ class Options:
     thinking: bool = False
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("strategy", get_args(Strategy)),
-            ("accept", (None, *get_args(AcceptMode))),
-            ("after_reject", (None, *get_args(AfterReject))),
-            ("rule", get_args(AcceptRule)),
-        ):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(str(a) for a in allowed if a is not None)
-                raise UsageError(f"{name}={getattr(self, name)!r} is not one of: {choices}.")
-        for name, low, high in (
-            ("window", 0, None),
-            ("tau_full", 0, 1),
-            ("tau_prefix", 0, 1),
-            ("min_progress", 1, None),
-            ("draft_budget", 0, None),
-            ("delta", 1, None),
-            ("max_forks", 1, None),
-            ("max_tokens", 1, None),
-            ("temperature", 0, None),
-            ("top_k", 0, None),
-            ("top_p", 0, 1),
-            ("min_p", 0, 1),
-            ("repeat_penalty", 0, None),
-        ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if value < low or (high is not None and value > high):
-                limit = f"between {low} and {high}" if high is not None else f"at least {low}"
-                raise UsageError(f"{name} must be {limit}, not {value}.")
+        _check_choices(
+            self,
+            {
+                "strategy": get_args(Strategy),
+                "accept": (None, *get_args(AcceptMode)),
+                "after_reject": (None, *get_args(AfterReject)),
+                "rule": get_args(AcceptRule),
+            },
+        )
+        _check_ranges(
+            self,
+            {
+                "window": (0, None),
+                "tau_full": (0, 1),
+                "tau_prefix": (0, 1),
+                "min_progress": (1, None),
+                "draft_budget": (0, None),
+                "delta": (1, None),
+                "max_forks": (1, None),
+                "max_tokens": (1, None),
+                "temperature": (0, None),
+                "top_k": (0, None),
+                "top_p": (0, 1),
+                "min_p": (0, 1),
+                "repeat_penalty": (0.01, None),
+                "seed": (0, None),
+            },
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

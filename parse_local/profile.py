@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,33 @@ def load_profile(path: Path) -> Profile:
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         data.pop("fitted", None)  # provenance, for readers
-        wording = JudgeWording(**data.pop("wording", {}))
-        fusion = Fusion(**data.pop("fusion")) if "fusion" in data else None
+        wording = JudgeWording(**_texts(data.pop("wording", {})))
+        fusion = Fusion(**_numbers(data.pop("fusion"))) if "fusion" in data else None
+        _numbers({name: data[name] for name in ("tau_full", "tau_prefix") if name in data})
         return Profile(wording=wording, fusion=fusion, **data)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+    except OSError as error:
+        raise UsageError(f"Cannot use the profile {path}: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
         raise UsageError(f"Cannot use the profile {path}: {error}.") from error
+
+
+def _texts(table: Any) -> dict[str, str]:
+    for name, value in _table(table).items():
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{name} must be a text, not {value!r}")
+    return dict(table)
+
+
+def _numbers(table: Any) -> dict[str, float]:
+    for name, value in _table(table).items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+            raise TypeError(f"{name} must be a number, not {value!r}")
+        if name.endswith("_std") and value <= 0:
+            raise TypeError(f"{name} must be above 0, not {value!r}")
+    return dict(table)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"a table was expected, not {value!r}")
+    return value

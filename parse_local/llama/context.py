@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from parse_local.errors import Cancelled, ContextLengthError, DecodeError, OutOfMemoryError
+from parse_local.errors import (
+    Cancelled,
+    ContextLengthError,
+    DecodeError,
+    OutOfMemoryError,
+    ParseLocalError,
+    UsageError,
+)
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.model import Model
@@ -65,6 +72,19 @@ def max_rows(n_vocab: int) -> int:
     return max(1, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
 
 
+def _creation_failure(model: Model, n_ctx: int, kv_type: str, log: str) -> ParseLocalError:
+    reason = log.split(": ", 1)[-1]
+    if "flash_attn" in reason or "cache type" in reason:
+        return UsageError(
+            f"{model.path.name} cannot have a KV cache of type {kv_type} ({reason}); "
+            "use --kv-type f16."
+        )
+    return OutOfMemoryError(
+        f"llama.cpp could not create a context of {n_ctx} tokens for {model.path.name} "
+        f"({reason}); lower --ctx, or use --kv-type q8_0."
+    )
+
+
 class Context:
     """A KV cache over one model.
 
@@ -81,6 +101,7 @@ class Context:
 
     Raises:
         OutOfMemoryError: the cache or the compute buffers could not be allocated.
+        UsageError: this model cannot have a cache of that type.
 
     Source: llama_init_from_model, with kv_unified and a full-size SWA cache
     (a partial llama_memory_seq_cp needs both).
@@ -124,11 +145,7 @@ class Context:
         with library.log.capture() as log:
             self.handle = lib.llama_init_from_model(model.handle, params)
             if not self.handle:
-                reason = log[0].split(": ", 1)[-1] if log else "no reason given"
-                raise OutOfMemoryError(
-                    f"llama.cpp could not create a context of {n_ctx} tokens for {model.path.name} "
-                    f"({reason}); lower --ctx, or use --kv-type q8_0."
-                )
+                raise _creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
         self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
         self._memory = lib.llama_get_memory(self.handle)
         self._make_batch()

@@ -61,7 +61,7 @@ class Sampler:
             )
         if not self.greedy:
             stages += [
-                lib.llama_sampler_init_top_k(top_k),
+                lib.llama_sampler_init_top_k(min(top_k, model.n_vocab)),
                 lib.llama_sampler_init_top_p(top_p, 1),
                 lib.llama_sampler_init_min_p(min_p, 1),
                 lib.llama_sampler_init_temp(temperature),
