@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,9 @@ def _texts(table: Any) -> dict[str, str]:
 
 def _numbers(table: Any) -> dict[str, float]:
     for name, value in _table(table).items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # A threshold may be infinite: nothing is accepted on that evidence.
+        if not number or not (isfinite(value) or (isinf(value) and name.startswith("threshold"))):
             raise TypeError(f"{name} must be a number, not {value!r}")
         if name.endswith("_std") and value <= 0:
             raise TypeError(f"{name} must be above 0, not {value!r}")
