@@ -15,6 +15,7 @@ from parse_local.cli_models import models
 from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
 from parse_local.cli_support import INTERRUPTED, Group
 from parse_local.errors import UsageError
+from parse_local.text_input import read_file, read_stdin, require_text
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -73,8 +74,8 @@ def run(
     from parse_local.terminal.verdicts import print_accepted
 
     if prompt is None:
-        prompt = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-    if not prompt.strip():
+        prompt = "" if sys.stdin.isatty() else read_stdin().strip()
+    if not require_text(prompt, "The prompt").strip():
         raise UsageError('There is no prompt; give one: parse-local run "Your question".')
     options = options_from(values)
     engine = load(values)
@@ -163,7 +164,7 @@ def verify(
     from parse_local.terminal.interrupt import interruptible
     from parse_local.terminal.verdicts import print_verdicts
 
-    question, text = _read(prompt_file).strip(), _read(draft_file).rstrip("\n")
+    question, text = read_file(prompt_file).strip(), read_file(draft_file).rstrip("\n")
     options = options_from(values)
     engine = load({**values, "target_only": True})
     messages = _messages(question, system)
@@ -186,15 +187,6 @@ def verify(
         tau_prefix=policy.tau_prefix,
         sequential=plain,
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text; convert it first.") from error
 
 
 def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:

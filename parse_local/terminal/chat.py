@@ -18,6 +18,7 @@ from parse_local.terminal.commands import Commands, is_command
 from parse_local.terminal.conversation import Conversation
 from parse_local.terminal.prompt import make_session, open_history, unquote
 from parse_local.terminal.stats import stats_line
+from parse_local.text_input import read_stdin
 
 PROMPT = "> "
 
@@ -66,7 +67,7 @@ def run_chat(
 def _answer_piped(
     engine: AnswersProtocol, options: Options, system: str | None, console: Console | None
 ) -> int:
-    question = sys.stdin.read().strip()
+    question = read_stdin().strip()
     if not question:
         raise UsageError("There is no message on stdin; pipe one in, or start at a terminal.")
     result = show_answer(engine, Conversation(system).asking(question), options)

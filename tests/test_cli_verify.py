@@ -1,0 +1,82 @@
+"""`parse-local verify` on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from parse_local.cli import main
+
+ANSWER = "One is one. Two is two.\n\nThree 日本。 Four 🎉!"
+
+
+@pytest.fixture
+def verify(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs the command on a question and ANSWER; returns stdout."""
+    monkeypatch.setenv("PARSE_LOCAL_HOME", str(tmp_path / "home"))
+    question, answer = tmp_path / "q.txt", tmp_path / "a.txt"
+    question.write_text("Count, please.\n", encoding="utf-8")
+    answer.write_text(ANSWER + "\n", encoding="utf-8")
+
+    def run(*options: str) -> str:
+        files = ["--prompt-file", str(question), "--draft-file", str(answer)]
+        model = ["--target", str(tiny(seed=1)), "--threads", "1", "--ctx", "600"]
+        exact = ["--kv-type", "f32", "--flash-attn", "off"]
+        result = CliRunner().invoke(main, ["verify", *files, *model, *exact, *options])
+        assert result.exit_code == 0, result.stderr
+        assert result.stderr == ""
+        return result.stdout
+
+    return run
+
+
+def test_json(verify: Callable[..., str]) -> None:
+    found: dict[str, Any] = json.loads(verify("--json", "--delta", "1000"))
+    ends = ["One is one.", "Two is two.", "Three 日本。", "Four 🎉!"]
+    assert [ANSWER[:n].endswith(e) for n, e in zip(found["n_chars"], ends, strict=True)] == [
+        True
+    ] * 4
+    assert found["n_chars"][-1] == len(ANSWER)
+    assert found["complete"] == [False, False, False, True]
+    for name in ("n_chars", "complete", "p_correct", "label_mass", "mean_logprob"):
+        assert len(found[name]) == 4, name
+    assert all(0 < p < 1 for p in found["p_correct"])
+    assert "p_correct_sequential" not in found
+    # Every byte of this text is a token: the tiny vocabulary's merges do not occur in it.
+    assert found["n_draft"] == found["boundaries"][-1] == len(ANSWER.encode())
+
+
+def test_sequential_adds_the_same_verdicts(verify: Callable[..., str]) -> None:
+    found = json.loads(verify("--json", "--sequential", "--delta", "4"))
+    assert len(found["p_correct_sequential"]) == len(found["boundaries"]) > 8
+    assert found["p_correct_sequential"] == pytest.approx(found["p_correct"], rel=1e-4)
+
+
+def test_thresholds(verify: Callable[..., str]) -> None:
+    everything = json.loads(verify("--json", "--tau", "0"))
+    assert everything["n_accept"] == everything["n_draft"]
+    nothing = json.loads(verify("--json", "--tau", "1"))
+    assert nothing["n_accept"] == nothing["n_exact"] == 0
+
+
+def test_max_forks_bounds_the_verdicts(verify: Callable[..., str]) -> None:
+    found = json.loads(verify("--json", "--delta", "1", "--max-forks", "3"))
+    assert len(found["boundaries"]) == 4  # three prefixes and the whole
+
+
+def test_the_drawing(verify: Callable[..., str]) -> None:
+    drawn = verify("--delta", "1000", "--tau", "0")
+    assert "P(Corr.)" in drawn
+    assert "│ One is one." in drawn
+    assert "cut" not in drawn
+    rejected = verify("--delta", "1000", "--tau", "1", "--sequential")
+    assert "· One is one." in rejected
+    assert "──── cut" in rejected
+    assert "forks against plain passes: at most 0.0000 apart" in rejected

@@ -1,0 +1,180 @@
+"""Loading a pair of files: what is checked, what is refused, and how options arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from asking import answer
+
+from parse_local import LoadOptions, load_pair, memory
+from parse_local.errors import ModelError, OutOfMemoryError, PairError, UsageError
+from parse_local.llama._bindings import lib
+from parse_local.pair import SUFFIX_SLACK
+
+Tiny = Callable[..., Path]
+
+
+def test_a_target_alone_answers_alone(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=1))
+    assert engine.draft is None
+    assert answer(engine, "hello", strategy="target", max_tokens=5).usage.completion_tokens == 5
+    for strategy in ("parse", "draft"):
+        with pytest.raises(UsageError, match=r"needs a draft model; name a pair or give --draft"):
+            answer(engine, "hello", strategy=strategy)
+
+
+def test_target_only_leaves_the_draft_out(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=1), draft=Path("never read.gguf"), target_only=True)
+    assert engine.draft is None
+
+
+def test_room_for_forks_is_added_to_the_context(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=1), draft=tiny(seed=2), n_ctx=300, max_forks=7)
+    assert engine.n_ctx == 300
+    from parse_local.judge import make_judge
+
+    target = engine.target
+    judge = make_judge(
+        target.model, target.template, [{"role": "user", "content": "?"}], engine.profile.wording
+    )
+    suffix = max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
+    assert 300 + 7 * suffix <= target.context.n_cells < 300 + 7 * suffix + 256
+    assert lib.llama_n_seq_max(target.context.handle) == 8
+    assert 300 <= engine.draft.context.n_cells < 300 + 256
+    assert lib.llama_n_seq_max(engine.draft.context.handle) == 1
+
+
+def test_options_reach_both_contexts(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=1), draft=tiny(seed=2), n_threads=2)
+    for writer in (engine.target, engine.draft):
+        assert lib.llama_n_threads(writer.context.handle) == 2
+        assert writer.context.cancel is engine.target.context.cancel
+
+
+def test_placements_name_both_models(load: Callable[..., Any], tiny: Tiny) -> None:
+    target, draft = tiny(seed=1), tiny(seed=2)
+    engine = load(target=target, draft=draft)
+    assert [p.split(":")[0] for p in engine.placements] == [draft.name, target.name]
+    assert "of 1 layers on the GPU" in engine.placements[0]
+    assert engine.pair_name == target.stem
+
+
+def test_a_recurrent_model_is_refused_in_a_pair(tiny: Tiny) -> None:
+    mamba, llama = tiny(seed=3, architecture="mamba"), tiny(seed=1)
+    for roles in ({"target": mamba, "draft": llama}, {"target": llama, "draft": mamba}):
+        with pytest.raises(PairError, match=r"\(mamba\) has recurrent memory.* run it alone"):
+            load_pair(**roles)
+
+
+def test_a_recurrent_model_runs_alone(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=3, architecture="mamba"))
+    first = answer(engine, "hello", strategy="target", max_tokens=20)
+    assert first.usage.completion_tokens == 20
+    assert answer(engine, "hello", strategy="target", max_tokens=20).text == first.text
+
+
+def test_a_sliding_window_model_drafts_and_judges(load: Callable[..., Any], tiny: Tiny) -> None:
+    gemma = {"architecture": "gemma3", "n_layer": 2}  # a window of 32 tokens, which this exceeds
+    engine = load(target=tiny(seed=3, **gemma), draft=tiny(seed=4, weights_from=3, **gemma))
+    alone = answer(engine, "hello " * 20, strategy="target", max_tokens=60)
+    found = answer(engine, "hello " * 20, accept="exact", max_tokens=60)
+    assert found.text == alone.text
+    assert found.tokens.n_accept > 0
+    text = "One. Two. Three.\n" * 5
+    parallel = engine.verify([{"role": "user", "content": "hello"}], text)
+    plain = engine.verify([{"role": "user", "content": "hello"}], text, sequential=True)
+    assert [b.p_correct for b in parallel.boundaries] == pytest.approx(
+        [b.p_correct for b in plain.boundaries], rel=1e-4
+    )
+
+
+def test_memory_is_checked_before_anything_is_loaded(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One layer, two KV heads of 16: K and V of a token take 64 values, 128 bytes in F16.
+    n_ctx = psutil.virtual_memory().total // 128
+    with pytest.raises(OutOfMemoryError, match=r"This needs about .* GiB .* lower --ctx"):
+        load_pair(target=tiny(seed=1), draft=tiny(seed=2), n_ctx=n_ctx)
+    # What is measured is what the message and the check use.
+    seen: dict[str, memory.Need] = {}
+    monkeypatch.setattr(memory, "check", lambda needs, available: seen.update(needs))
+    load_pair(target=tiny(seed=1), draft=tiny(seed=2), n_ctx=1000, max_forks=1).close()
+    assert seen["draft"].kv_cache == 1000 * 128
+    assert seen["draft"].weights == tiny(seed=2).stat().st_size
+    assert seen["target"].kv_cache > 1000 * 128
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_ctx": 0}, "n_ctx must be at least 1, not 0"),
+        ({"n_threads": 0}, "n_threads must be between 1 and 512, not 0"),
+        ({"n_threads": 100_000}, "n_threads must be between 1 and 512"),
+        ({"max_forks": 256}, "max_forks must be between 1 and 255, not 256"),
+        ({"n_gpu_layers": -2}, "n_gpu_layers must be at least -1"),
+        ({"kv_type": "f64"}, "kv_type='f64' is not one of: f16, q8_0, q4_0, f32"),
+        ({"flash_attn": "maybe"}, "flash_attn='maybe' is not one of: auto, on, off"),
+    ],
+)
+def test_impossible_load_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LoadOptions(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kv_type": "q8_0"}, "does not divide n_embd_head_k=16"),
+        ({"kv_type": "q4_0", "flash_attn": "off"}, "requires flash_attn"),
+    ],
+)
+def test_a_cache_type_that_the_model_cannot_have(
+    load: Callable[..., Any], tiny: Tiny, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match="use --kv-type f16") as caught:
+        load(target=tiny(seed=1), **{"flash_attn": "on", **options})
+    assert reason in str(caught.value)
+
+
+def test_the_most_forks_that_llama_cpp_takes(load: Callable[..., Any], tiny: Tiny) -> None:
+    engine = load(target=tiny(seed=1), max_forks=255, n_ctx=300)
+    found = engine.verify([{"role": "user", "content": "?"}], "a. " * 60)
+    assert len(found.boundaries) > 30
+
+
+def test_the_draft_is_freed_when_the_target_fails(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from parse_local.llama.context import Context
+    from parse_local.writer import Writer
+
+    closed: list[str] = []
+    close = Writer.close
+
+    def closing(writer: Writer) -> None:
+        closed.append(writer.model.path.name)
+        close(writer)
+
+    monkeypatch.setattr(Writer, "close", closing)
+    init, calls = Context.__init__, []
+
+    def failing(context: Context, *args: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OutOfMemoryError("no room")
+        init(context, *args, **options)
+
+    monkeypatch.setattr(Context, "__init__", failing)
+    with pytest.raises(OutOfMemoryError, match="no room"):
+        load_pair(target=tiny(seed=1), draft=tiny(seed=2))
+    assert closed == [tiny(seed=2).name]
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ModelError, match=r"There is no file /nowhere/x\.gguf; check the path"):
+        load_pair(target="/nowhere/x.gguf")
