@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import answer, ask
+from tiny_gguf import CHATML
 
 from parse_local import Options
 from parse_local.chat_template import ChatTemplate
@@ -262,6 +263,20 @@ def test_an_answer_fills_the_context_exactly(engine: Callable[..., Any]) -> None
         found = answer(pair, QUESTION, max_tokens=500, **options)
         assert found.finish_reason == "length", options
         assert found.usage.prompt_tokens + found.usage.completion_tokens == 64, options
+
+
+def test_a_draft_model_whose_prompt_is_longer_leaves_the_rest_to_the_target(
+    engine: Callable[..., Any],
+) -> None:
+    # The draft's template adds 30 tokens, so the draft runs out of context before the target.
+    pair = engine({**CLOSE, "template": "x" * 30 + CHATML}, n_ctx=100)
+    alone = answer(pair, QUESTION, strategy="target", max_tokens=500)
+    found = answer(pair, QUESTION, accept="exact", draft_budget=9.0, max_tokens=500)
+    assert found.text == alone.text
+    assert found.usage.prompt_tokens + found.usage.completion_tokens == 100
+    assert 0 < sum(r.n_accept for r in found.rounds) <= 100 - PROMPT - 30
+    # No token is written behind the last row that the draft's context can hold.
+    assert len(pair.draft.context.tokens) <= 100
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(engine: Callable[..., Any]) -> None:
