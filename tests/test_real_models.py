@@ -67,7 +67,7 @@ def test_exact_differs_from_the_target_only_at_near_ties(
     engine: Engine, record_property: pytest.RecordProperty
 ) -> None:
     compared = [
-        compare_exact(engine, ask(s["prompt"]), max_tokens=60, batch_sizes=(1, 16, 512))
+        compare_exact(engine, ask(s["prompt"]), max_tokens=40, batch_sizes=(1, 16, 512))
         for s in SAMPLES[:20]
     ]
     same = sum(c.identical for c in compared)
@@ -118,7 +118,8 @@ def test_a_draft_with_another_vocabulary() -> None:
     text = "猫 heißt Katze. 🐈\nUnd 👩‍💻 ist eine Programmiererin."
     assert judged.boundaries[-1].n_chars == len(text)
     assert all(0 < (b.p_correct or 0) < 1 for b in judged.boundaries)
-    semantic = engine.generate(messages, Options(accept="semantic", tau_full=0.5, tau_prefix=0.5))
+    options = Options(accept="semantic", tau_full=0.5, tau_prefix=0.5, max_tokens=40)
+    semantic = engine.generate(messages, options)
     assert semantic.text
     engine.close()
 
