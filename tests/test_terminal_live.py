@@ -20,7 +20,7 @@ from parse_local.events import (
 )
 from parse_local.terminal.cells import visible
 from parse_local.terminal.live import AnswerView, can_draw
-from parse_local.terminal.painter import wraps_again
+from parse_local.terminal.painter import Painter, wraps_again
 
 
 def view_on(terminal: Terminal, **kwargs: object) -> AnswerView:
@@ -274,6 +274,25 @@ def test_resize_keeps_the_final_text_whole() -> None:
     text = terminal.screen.text().replace("\n", " ")
     assert text.endswith(" over rows end")
     assert "draft" not in text
+
+
+def test_nothing_is_drawn_while_the_terminal_is_being_resized() -> None:
+    terminal = Terminal(20, 10)
+    now = 0.0
+    painter = Painter(terminal.write, terminal.size, reflows=False, clock=lambda: now)
+    assert painter.paint("one", " draft")
+    terminal.screen.resize(10, 30)
+    assert not painter.paint(" two", "")
+    now = 0.3
+    terminal.screen.resize(10, 31)
+    assert not painter.paint(" three", " draft")
+    now = 0.6
+    assert not painter.paint("", " more")
+    assert terminal.screen.text() == "one draft"
+    now = 0.8
+    assert painter.paint("", " more")
+    assert terminal.screen.text() == "one two three more"
+    assert terminal.screen.dim() == " more"
 
 
 PIECES = st.text(alphabet="abc xyz\n\t日語é😀", max_size=40)

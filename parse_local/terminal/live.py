@@ -111,6 +111,8 @@ class AnswerView:
     def close(self) -> None:
         """Remove what is provisional and end the line."""
         self._clear()
+        if self._painter is not None:
+            self._painter.finish()
         if not self._ends_line:
             self._ends_line = True
             self._write("\n")

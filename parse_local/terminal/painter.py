@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from parse_local.terminal.cells import Cell, Row, flow, split
@@ -19,6 +20,10 @@ PROVISIONAL = "provisional"
 _DIM, _NORMAL = "\x1b[2m", "\x1b[22m"
 # Terminals that know synchronised output show the update at once; others ignore it.
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+
+# While a window is dragged, terminals wrap old lines anew before they tell the new
+# size (tmux up to 0.25 s before). Moving the cursor up in that time would hit the wrong row.
+_SETTLE_S = 0.4
 
 
 def wraps_again(environ: Mapping[str, str]) -> bool:
@@ -39,6 +44,7 @@ class Painter:
         write: takes a string with ANSI sequences and shows it at once.
         size: gives the terminal's current columns and lines.
         reflows: whether old lines wrap anew after a resize, see `wraps_again`.
+        clock: seconds.
     """
 
     def __init__(
@@ -47,31 +53,51 @@ class Painter:
         size: Callable[[], os.terminal_size],
         *,
         reflows: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._write = write
         self._size = size
         self._reflows = reflows
-        self._width = 0
+        self._clock = clock
+        self._width = 0  # of what is drawn
+        self._seen = 0  # of the terminal when last asked
+        self._quiet_until = 0.0
+        self._final_waiting = ""
         self._head: list[Cell] = []  # the final text's last line, rows above `_final`
         self._final = Row()  # the row on which the final text ends
         self._rows = [Row()]  # `_final` and the tail, all of it
         self._drawn = [Row()]  # what of `_rows` is on the screen; the cursor is at its end
         self._tail = ""
 
-    @property
-    def at_line_start(self) -> bool:
-        """Whether the final text ends with a line break, or there is none."""
-        return not self._final.cells
-
-    def paint(self, final: str, tail: str) -> None:
+    def paint(self, final: str, tail: str) -> bool:
         """Add final text and show `tail` after it instead of the last tail.
 
         Args:
             final: text that stays, `visible` already.
             tail: all text that may still be taken back, `visible` already.
+
+        Returns:
+            Whether it was drawn; while the terminal is being resized it waits for a later call.
         """
+        self._final_waiting += final
         columns, lines = self._size()
         columns = max(columns, 2)  # a wide character needs two
+        if columns != self._seen:
+            if self._seen:
+                self._quiet_until = self._clock() + _SETTLE_S
+            self._seen = columns
+        if self._clock() < self._quiet_until:
+            return False
+        final, self._final_waiting = self._final_waiting, ""
+        self._draw(final, tail, columns, lines)
+        return True
+
+    def finish(self) -> None:
+        """Remove the tail and draw all final text, once the terminal keeps its size."""
+        while not self.paint("", ""):
+            time.sleep(_SETTLE_S / 8)
+
+    def _draw(self, final: str, tail: str, columns: int, lines: int) -> None:
         carried = self._resize(columns) if columns != self._width else []
         if carried or final or not tail.startswith(self._tail):
             rows = flow([*carried, *split(final)], columns, [self._final])
