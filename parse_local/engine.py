@@ -147,13 +147,18 @@ class Engine:
         draft_writer = self._require_draft()
         judge = self._judge(messages) if policy.asks_verdicts else None
         sampler = _sampler(self.target, options)
+        try:
+            draft_prompt = draft_writer.prompt(messages, thinking=options.thinking)
+        except ContextLengthError:  # its vocabulary may spell the same text in more tokens
+            yield from self._write(answer, self.target, sampler)
+            return
         verifier = Verifier(self.target.context, sampler, judge, policy)
         drafter = Drafter(
             draft_writer,
             self.target.model,
             shared_vocabulary=self.shared_vocabulary,
             sampler=_sampler(draft_writer, options, stream=1),
-            prompt=draft_writer.prompt(messages, thinking=options.thinking),
+            prompt=draft_prompt,
         )
         budget = int(policy.draft_budget * answer.max_tokens)
         while not answer.done:

@@ -131,16 +131,20 @@ def _find(
 ) -> tuple[str, dict[str, Path]]:
     # (name of the pair, "" for one made of files; paths by role, the draft first)
     from parse_local import hub  # huggingface-hub is slow to import
+    from parse_local.catalog import load_catalog
 
     pair_name = name or ("" if target else DEFAULT_PAIR)
-    given = {"draft": draft, "target": target}
-    paths = dict(zip(given, hub.pair_paths(pair_name), strict=True)) if pair_name else {}
-    for role, value in given.items():
+    if not (draft or target or target_only):
+        return pair_name, dict(zip(("draft", "target"), hub.pair_paths(pair_name), strict=True))
+    pair = load_catalog().pair(pair_name) if pair_name else None
+    paths: dict[str, Path] = {}
+    wanted = {"target": target} if target_only else {"draft": draft, "target": target}
+    for role, value in wanted.items():
         if value is not None:
             paths[role] = _locate(value)
-    if target_only:
-        paths.pop("draft", None)
-    return ("" if draft or target else pair_name), {r: paths[r] for r in given if r in paths}
+        elif pair is not None:
+            paths[role] = hub.paths(getattr(pair, role).name)[0]
+    return ("" if draft or target else pair_name), paths
 
 
 def _locate(value: PathLike) -> Path:
