@@ -279,6 +279,17 @@ def test_a_draft_model_whose_prompt_is_longer_leaves_the_rest_to_the_target(
     assert len(pair.draft.context.tokens) <= 100
 
 
+def test_a_prompt_too_long_for_the_draft_only_is_answered_by_the_target(
+    engine: Callable[..., Any],
+) -> None:
+    pair = engine({**CLOSE, "template": "x" * 80 + CHATML}, n_ctx=100)
+    alone = answer(pair, QUESTION, strategy="target", max_tokens=20)
+    found = answer(pair, QUESTION, accept="exact", max_tokens=20)
+    assert found.text == alone.text
+    assert found.rounds == ()
+    assert found.tokens.draft_decoded == 0
+
+
 def test_a_prompt_that_does_not_fit_is_refused_with_the_counts(engine: Callable[..., Any]) -> None:
     pair = engine(n_ctx=64)
     fits = "x" * (63 - len(pair.target.prompt(ask(""))))
