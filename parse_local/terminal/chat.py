@@ -49,7 +49,8 @@ def run_chat(
         ParseLocalError: the one answer to a piped message failed; at the
             terminal errors are shown and the chat goes on.
     """
-    console = Console(stderr=True, soft_wrap=True)
+    # Words wrap on a terminal; in a file each note stays one line.
+    console = Console(stderr=True, soft_wrap=not sys.stderr.isatty())
     if session is None and not sys.stdin.isatty():
         return _answer_piped(engine, options, system, None if quiet else console)
     chat = _Chat(engine, options, system, quiet=quiet, console=console)

@@ -154,7 +154,8 @@ def _print_summary(
     sequential: Round | None,
 ) -> None:
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        wrap = not console.is_terminal  # words wrap on a terminal; in a file it stays one line
+        console.print(text, style=style, highlight=False, markup=False, soft_wrap=wrap)
 
     parts = [
         f"│ accepted: {round.n_accept:,} of {count(round.n_draft, 'token')}",
