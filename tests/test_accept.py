@@ -1,0 +1,137 @@
+"""Evidence → accepted length, and the step of speculative sampling."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from parse_local.accept import accepted_length, accepts, speculative_step
+from parse_local.distribution import Distribution
+from parse_local.events import Boundary
+from parse_local.policy import Options, Policy, resolve
+from parse_local.profile import Fusion, Profile
+
+FUSION = Fusion(
+    p_mean=0.9,
+    p_std=0.1,
+    logprob_mean=-0.5,
+    logprob_std=0.5,
+    threshold_full=1.0,
+    threshold_prefix=0.0,
+)
+
+
+def policy(**options: object) -> Policy:
+    return resolve(Options(**{"accept": "semantic", **options}), Profile(fusion=FUSION))  # type: ignore[arg-type]
+
+
+def prefixes(*p_correct: float) -> list[Boundary]:
+    return [Boundary(10 * (i + 1), 0, p, 1.0) for i, p in enumerate(p_correct)]
+
+
+def whole(p: float, n: int = 100) -> Boundary:
+    return Boundary(n, 0, p, 1.0, complete=True)
+
+
+def test_exact_keeps_the_exact_prefix_whatever_the_verdicts_say() -> None:
+    assert accepted_length(7, [*prefixes(0.99, 0.99), whole(0.99)], policy(accept="exact")) == 7
+
+
+def test_a_finished_answer_that_passes_is_kept_whole() -> None:
+    assert accepted_length(0, [*prefixes(0.1), whole(0.95)], policy(tau_full=0.9)) == 100
+
+
+def test_the_threshold_itself_does_not_pass() -> None:
+    assert accepted_length(3, [whole(0.9)], policy(tau_full=0.9)) == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("first-failure", 20), ("longest", 40)],
+)
+def test_rules(rule: str, expected: int) -> None:
+    verdicts = prefixes(0.95, 0.92, 0.5, 0.95)
+    assert (
+        accepted_length(0, [*verdicts, whole(0.2)], policy(rule=rule, tau_prefix=0.9)) == expected
+    )
+
+
+def test_a_whole_that_fails_leaves_the_prefixes_to_decide() -> None:
+    assert accepted_length(0, [*prefixes(0.95, 0.95), whole(0.2)], policy()) == 20
+
+
+def test_the_exact_prefix_is_a_floor() -> None:
+    assert accepted_length(15, prefixes(0.1, 0.99), policy()) == 20
+    assert accepted_length(25, prefixes(0.1, 0.2), policy()) == 25
+
+
+def test_a_failure_inside_the_exact_prefix_stops_nothing() -> None:
+    # The target would have written those tokens itself; its doubt about them is moot.
+    assert accepted_length(12, prefixes(0.1, 0.95, 0.95), policy()) == 30
+
+
+def test_boundaries_without_a_verdict_fail() -> None:
+    assert not accepts(Boundary(5, 0), policy())
+    assert accepted_length(0, [Boundary(5, 0)], policy()) == 0
+    assert accepted_length(4, [], policy()) == 4
+
+
+def test_fused_adds_both_kinds_of_evidence() -> None:
+    fused = policy(accept="fused")
+    sure = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.25, complete=True)  # 1.0 + 0.5
+    unsure = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.75, complete=True)  # 1.0 - 0.5
+    assert FUSION.score(1.0, -0.25) == pytest.approx(1.5)
+    assert accepts(sure, fused)
+    assert not accepts(unsure, fused)
+    prefix = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.75)
+    assert accepts(prefix, fused)  # its threshold is 0
+    assert not accepts(Boundary(50, 0, 1.0, 1.0), fused)  # no likelihood, no acceptance
+
+
+def distribution(weights: dict[int, float]) -> Distribution:
+    total = sum(weights.values())
+    ids = np.array(list(weights), np.int32)
+    return Distribution(ids, np.array([w / total for w in weights.values()]))
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        ({1: 5, 2: 3, 3: 2}, {1: 2, 2: 3, 3: 5}),
+        ({1: 5, 2: 3, 3: 2}, {1: 5, 2: 3, 3: 2}),
+        ({1: 1, 2: 1}, {3: 1, 4: 1}),
+        ({1: 1, 2: 3}, {2: 1, 3: 1}),
+        ({4: 1}, {1: 1, 4: 9}),
+        ({1: 1, 4: 9}, {4: 1}),
+    ],
+)
+def test_speculative_sampling_is_distributed_as_the_target(
+    p: dict[int, float], q: dict[int, float]
+) -> None:
+    target, draft = distribution(p), distribution(q)
+    drafting, deciding = np.random.default_rng(1), np.random.default_rng(2)
+    n = 6000
+    found: Counter[int] = Counter()
+    n_kept = 0
+    for _ in range(n):
+        token = draft.sample(drafting)
+        kept, chosen = speculative_step(target, draft, token, deciding)
+        assert not kept or chosen == token
+        n_kept += kept
+        found[chosen] += 1
+    assert set(found) <= set(p)
+    if len(p) > 1:
+        expected = [n * target.probability(t) for t in p]
+        assert stats.chisquare([found[t] for t in p], expected).pvalue > 1e-3
+    # The rate of acceptance is the overlap of both distributions.
+    overlap = sum(min(target.probability(t), draft.probability(t)) for t in {*p, *q})
+    assert n_kept / n == pytest.approx(overlap, abs=0.03)
+
+
+def test_a_token_that_the_target_rules_out_is_never_kept() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        assert speculative_step(distribution({1: 1}), distribution({2: 1}), 2, rng) == (False, 1)

@@ -1,0 +1,69 @@
+"""Options, their defaults, and how they are checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from parse_local import LoadOptions, Options
+from parse_local.errors import UsageError
+from parse_local.policy import resolve
+from parse_local.profile import Fusion, Profile
+
+FUSION = Fusion(0.9, 0.1, -0.5, 0.5, 1.0, 1.0)
+
+
+def test_nothing_lossy_happens_without_a_calibrated_profile() -> None:
+    assert resolve(Options(), Profile()).accept == "exact"
+    assert resolve(Options(), Profile(fusion=FUSION)).accept == "exact"
+    assert resolve(Options(), Profile(fusion=FUSION, calibrated=True)).accept == "fused"
+
+
+def test_defaults_follow_the_mode() -> None:
+    exact = resolve(Options(accept="exact"), Profile())
+    assert (exact.window, exact.after_reject) == (16, "redraft")
+    assert (exact.asks_verdicts, exact.needs_logprobs) == (False, False)
+    semantic = resolve(Options(accept="semantic"), Profile())
+    assert (semantic.window, semantic.after_reject) == (0, "target")  # the paper's setting
+    assert (semantic.asks_verdicts, semantic.needs_logprobs) == (True, False)
+    fused = resolve(Options(accept="fused"), Profile(fusion=FUSION))
+    assert (fused.asks_verdicts, fused.needs_logprobs) == (True, True)
+
+
+def test_what_is_given_wins() -> None:
+    options = Options(accept="exact", window=0, after_reject="target", tau_full=0.5, tau_prefix=0.0)
+    policy = resolve(options, Profile(tau_full=0.7, tau_prefix=0.8))
+    assert (policy.window, policy.after_reject) == (0, "target")
+    assert (policy.tau_full, policy.tau_prefix) == (0.5, 0.0)
+    of_profile = resolve(Options(accept="exact"), Profile(tau_full=0.7, tau_prefix=0.8))
+    assert (of_profile.tau_full, of_profile.tau_prefix) == (0.7, 0.8)
+
+
+def test_fused_needs_weights() -> None:
+    with pytest.raises(UsageError, match="--profile FILE"):
+        resolve(Options(accept="fused"), Profile())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("strategy", "fast", "parse, target, draft"),
+        ("accept", "all", "exact, semantic, fused"),
+        ("after_reject", "stop", "target, redraft"),
+        ("rule", "first", "first-failure, longest"),
+        ("window", -1, "at least 0"),
+        ("tau_full", 1.5, "between 0 and 1"),
+        ("max_tokens", 0, "at least 1"),
+        ("temperature", float("nan"), "at least 0"),
+        ("min_progress", 0, "at least 1"),
+    ],
+)
+def test_impossible_options_are_refused(option: str, value: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Options(**{option: value})  # type: ignore[arg-type]
+
+
+def test_impossible_load_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="f16, q8_0, q4_0, f32"):
+        LoadOptions(kv_type="q2")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="between 1 and 255"):
+        LoadOptions(max_forks=256)
