@@ -183,6 +183,15 @@ class Policy:
         return self.accept != "exact"
 
     @property
+    def can_accept_prefixes(self) -> bool:
+        """Whether a verdict may accept an unfinished prefix; a profile can rule that out.
+
+        Forks are real work on a CPU, so none is made for a verdict that changes nothing.
+        """
+        fusion = self.profile.fusion
+        return self.accept != "fused" or (fusion is not None and fusion.threshold_prefix < math.inf)
+
+    @property
     def needs_logprobs(self) -> bool:
         """Whether acceptance looks at the likelihood of the draft's tokens."""
         return self.accept == "fused"

@@ -63,7 +63,8 @@ class Verifier:
         if self._judge is not None and n_draft:
             if draft.complete:
                 boundaries = self._ask(self._judge.full, sequence, draft, [n_draft], evidence)
-            if not any(accepts(b, self._policy) for b in boundaries):
+            accepted = any(accepts(b, self._policy) for b in boundaries)
+            if not accepted and self._policy.can_accept_prefixes:
                 # What the target would have written itself needs no verdict.
                 last = n_draft - draft.complete
                 open_cuts = [c for c in cuts if evidence.n_exact < c <= last]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from parse_local import LoadOptions, Options
@@ -27,6 +30,13 @@ def test_defaults_follow_the_mode() -> None:
     assert (semantic.asks_verdicts, semantic.needs_logprobs) == (True, False)
     fused = resolve(Options(accept="fused"), Profile(fusion=FUSION))
     assert (fused.asks_verdicts, fused.needs_logprobs) == (True, True)
+
+
+def test_verdicts_that_could_accept_nothing_are_not_asked_for() -> None:
+    never = replace(FUSION, threshold_prefix=math.inf)
+    assert resolve(Options(accept="semantic"), Profile(fusion=never)).can_accept_prefixes
+    assert resolve(Options(accept="fused"), Profile(fusion=FUSION)).can_accept_prefixes
+    assert not resolve(Options(accept="fused"), Profile(fusion=never)).can_accept_prefixes
 
 
 def test_what_is_given_wins() -> None:
