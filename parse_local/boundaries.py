@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 _WIDE_SENTENCE_END = "。！？"  # noqa: RUF001 - East Asian; need no space behind them
@@ -20,19 +21,13 @@ def token_offsets(pieces: Sequence[bytes]) -> list[int | None]:
         it ends inside a UTF-8 character. Bytes that are no UTF-8 count as
         `bytes.decode(errors="replace")` counts them.
     """
-    data = b"".join(pieces)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets: list[int | None] = []
-    n_bytes = 0
     n_chars = 0
-    start = 0  # first byte not yet counted
     for piece in pieces:
-        n_bytes += len(piece)
-        if n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
-            offsets.append(None)  # the next byte continues a character
-            continue
-        n_chars += len(data[start:n_bytes].decode("utf-8", "replace"))
-        start = n_bytes
-        offsets.append(n_chars)
+        n_chars += len(decoder.decode(piece))
+        unfinished, _ = decoder.getstate()
+        offsets.append(None if unfinished else n_chars)
     return offsets
 
 
@@ -52,6 +47,8 @@ def _ends_unit(text: str, end: int) -> int | None:
         last -= 1
     if text[last - 1] not in _SENTENCE_END:
         return None
+    if text[text.rfind("\n", 0, body) + 1 : body].strip(" .").isdigit():
+        return None  # the number of a list item, whose text is yet to come
     spaced = end > body or end == len(text) or text[end].isspace()
     return body if spaced or text[last - 1] in _WIDE_SENTENCE_END else None
 

@@ -50,6 +50,14 @@ def test_lines_of_code_and_list_items() -> None:
     ]
 
 
+def test_the_number_of_a_list_item_is_no_sentence() -> None:
+    assert cuts(["1", ".", " First", ".", "\n", "12", ".", " Next", "."]) == [
+        "1. First.",
+        "1. First.\n12. Next.",
+    ]
+    assert cuts(["It is", " 12", ".", " So"]) == ["It is 12.", "It is 12. So"]
+
+
 def test_a_blank_line_is_one_boundary() -> None:
     assert cuts(["a", "\n", "\n", "b", "\n\n", "c"]) == ["a\n", "a\n\nb\n\n", "a\n\nb\n\nc"]
 
@@ -79,9 +87,10 @@ def test_a_draft_that_ends_inside_a_character_ends_at_the_last_whole_token() -> 
     cat = "猫".encode()
     pieces = [b"ab", cat[:1], cat[1:2]]
     text = b"".join(pieces).decode("utf-8", "replace")
-    assert token_offsets(pieces)[1] is None
+    assert token_offsets(pieces) == [2, None, None]
     found = candidate_boundaries(text, token_offsets(pieces), delta=100)
     assert found == [1]
+    assert candidate_boundaries(text, token_offsets(pieces), delta=1) == [1]
 
 
 @given(
