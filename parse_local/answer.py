@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from parse_local.events import FinishReason, Round, Source, Span, Text
 
@@ -32,6 +34,11 @@ class TextStream:
         """Whether the bytes so far end inside a UTF-8 character."""
         return bool(self._decoder.getstate()[0])
 
+    @property
+    def n_held(self) -> int:
+        """Whole characters that are held back."""
+        return len(self._held)
+
     def push(self, data: bytes) -> str:
         """Take the bytes of a token, return the text that became final."""
         return self._release(self._decoder.decode(data))
@@ -48,11 +55,12 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + text
-        found = [i for i in (text.find(s) for s in self._stops) if i >= 0]
+        found = [(i + len(s), i) for s in self._stops if (i := text.find(s)) >= 0]
         if found:
+            # The stop string that is complete first, however the text was cut into tokens.
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         n_held = 0
         for stop in self._stops:
             for n in range(min(len(stop) - 1, len(text)), n_held, -1):
@@ -89,6 +97,8 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.stream = TextStream(self.stops)
+        self._sources: list[Source] = []  # who wrote each character that is held back
+        self._last_source: Source = "target"
 
     @property
     def done(self) -> bool:
@@ -118,6 +128,7 @@ class Answer:
         for token, piece in zip(tokens, pieces, strict=True):
             if self.done:
                 break
+            self._last_source = source
             self.tokens.append(token)
             self.n_accept += source == "draft"
             self.data += piece
@@ -126,24 +137,27 @@ class Answer:
                 self.finish_reason = "stop"
             elif self.n_left <= 0:
                 self.finish_reason = "length"
-        yield from self._emit(text, source)
+        yield from self._emit(text)
 
     def close(self, reason: FinishReason) -> Iterator[Text]:
         """End the answer (an earlier reason stays) and release held text."""
         self.finish_reason = self.finish_reason or reason
-        source: Source = self.spans[-1].source if self.spans else "target"
-        yield from self._emit(self.stream.finish(), source)
+        yield from self._emit(self.stream.finish())
 
-    def _emit(self, text: str, source: Source) -> Iterator[Text]:
-        if not text:
-            return
-        if self.first_text is None:
+    def _emit(self, text: str) -> Iterator[Text]:
+        # What was held back may be another model's than what releases it.
+        n_new = len(text) + self.stream.n_held - len(self._sources)
+        sources = self._sources + [self._last_source] * n_new
+        self._sources = sources[len(text) :]
+        if text and self.first_text is None:
             self.first_text = self.age
-        if self.spans and self.spans[-1].source == source:
-            self.spans[-1] = Span(self.spans[-1].text + text, source)
-        else:
-            self.spans.append(Span(text, source))
-        yield Text(text, source)
+        for source, run in groupby(zip(text, sources, strict=False), key=itemgetter(1)):
+            part = "".join(character for character, _ in run)
+            if self.spans and self.spans[-1].source == source:
+                self.spans[-1] = Span(self.spans[-1].text + part, source)
+            else:
+                self.spans.append(Span(part, source))
+            yield Text(part, source)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

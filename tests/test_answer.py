@@ -47,6 +47,12 @@ def test_a_stop_string_that_begins_inside_another_ones_prefix() -> None:
     assert stream.stopped
 
 
+def test_the_stop_string_that_is_complete_first_wins_however_the_text_is_cut() -> None:
+    for chunks in ([b"xabcd"], [b"xabc", b"d"], [b"xa", b"bcd"]):
+        stream = TextStream(["abcd", "bc"])
+        assert "".join([stream.push(c) for c in chunks]) + stream.finish() == "xa"
+
+
 def test_empty_stop_strings_are_none() -> None:
     stream = TextStream([""])
     assert stream.push(b"a") == "a"
@@ -61,7 +67,14 @@ def test_empty_stop_strings_are_none() -> None:
 def test_any_chopping_gives_the_text_before_the_first_stop(
     text: str, stops: list[str], seed: int
 ) -> None:
-    ends = [i + len(s) for s in stops for i in [text.find(s)] if i >= 0]
+    # The stop string that is complete first ends the text, and of several at once the longest.
+    ends = [
+        (end, -len(s), end - len(s))
+        for s in stops
+        for end in range(len(s), len(text) + 1)
+        if text[:end].endswith(s)
+    ]
+    expected = text[: min(ends)[2]] if ends else text
     rng = random.Random(seed)
     stream, data, out = TextStream(stops), text.encode(), ""
     while data:
@@ -71,14 +84,8 @@ def test_any_chopping_gives_the_text_before_the_first_stop(
         assert out.startswith(before)
         data = data[n:]
     out += stream.finish()
-    assert text.startswith(out)
-    assert not any(s in out for s in stops)
-    if not ends:
-        assert out == text
-        assert not stream.stopped
-    else:
-        assert stream.stopped
-        assert any(text[len(out) :].startswith(s) for s in stops)
+    assert out == expected
+    assert stream.stopped == bool(ends)
 
 
 def pieces(*texts: str) -> tuple[list[int], list[bytes]]:
@@ -108,6 +115,37 @@ def test_held_text_comes_out_at_the_end() -> None:
     list(answer.append(*pieces("x ST"), "target"))
     assert list(answer.close("stop")) == [Text("ST", "target")]
     assert answer.spans == [Span("x ST", "target")]
+
+
+def test_held_text_stays_its_writers() -> None:
+    answer = Answer(prompt=[], max_tokens=10, stops=("STOP",))
+    assert list(answer.append(*pieces("x S"), "draft")) == [Text("x ", "draft")]
+    assert list(answer.append(*pieces("T"), "target")) == []
+    assert list(answer.append(*pieces("A!"), "target")) == [
+        Text("S", "draft"),
+        Text("TA!", "target"),
+    ]
+    assert list(answer.append(*pieces("ST"), "draft")) == []
+    assert list(answer.close("stop")) == [Text("ST", "draft")]
+    assert answer.spans == [Span("x S", "draft"), Span("TA!", "target"), Span("ST", "draft")]
+
+
+def test_a_stop_string_that_begins_in_held_text_takes_it_along() -> None:
+    answer = Answer(prompt=[], max_tokens=10, stops=("aab",))
+    assert list(answer.append(*pieces("xa", "a"), "draft")) == [Text("x", "draft")]
+    assert list(answer.append(*pieces("a"), "target")) == [Text("a", "draft")]
+    assert list(answer.append(*pieces("b"), "target")) == []
+    assert answer.spans == [Span("xa", "draft")]
+    assert answer.finish_reason == "stop"
+
+
+def test_a_character_is_its_last_bytes_writers() -> None:
+    answer = Answer(prompt=[], max_tokens=10)
+    cat = "🐈".encode()
+    assert list(answer.append([1], [cat[:3]], "draft")) == []
+    assert list(answer.append([2, 3], [cat[3:], cat[:1]], "target")) == [Text("🐈", "target")]
+    assert list(answer.close("cancelled")) == [Text("\N{REPLACEMENT CHARACTER}", "target")]
+    assert answer.finish_reason == "cancelled"
 
 
 def test_spans_join_neighbours_of_one_source() -> None:
