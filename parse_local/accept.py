@@ -82,8 +82,7 @@ def speculative_step(
     p, q = target.probability(token), draft.probability(token)
     if p > 0 and rng.random() * q < p:
         return True, token
-    q_there = np.array([draft.probability(int(i)) for i in target.ids])
-    rest = np.maximum(0.0, target.probs - q_there)
+    rest = np.maximum(0.0, target.probs - draft.probabilities(target.ids))
     total = rest.sum()
     if total <= 0:  # p and q agree to rounding error
         return False, target.sample(rng)

@@ -25,6 +25,12 @@ class Distribution:
         found = np.flatnonzero(self.ids == token)
         return float(self.probs[found[0]]) if found.size else 0.0
 
+    def probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """Probabilities of many tokens, shape as `tokens`."""
+        order = np.argsort(self.ids)
+        at = order[np.searchsorted(self.ids, tokens, sorter=order).clip(max=len(order) - 1)]
+        return np.where(self.ids[at] == tokens, self.probs[at], 0.0)
+
     def sample(self, rng: np.random.Generator) -> int:
         """Draw one token."""
         return int(self.ids[rng.choice(len(self.ids), p=self.probs)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import numpy as np
@@ -129,6 +130,23 @@ def test_speculative_sampling_is_distributed_as_the_target(
     # The rate of acceptance is the overlap of both distributions.
     overlap = sum(min(target.probability(t), draft.probability(t)) for t in {*p, *q})
     assert n_kept / n == pytest.approx(overlap, abs=0.03)
+
+
+def test_probabilities_of_many_tokens_agree_with_one_at_a_time() -> None:
+    some = distribution({7: 1, 2: 5, 11: 4})
+    tokens = np.array([11, 3, 2, 99, 7, 0], np.int32)
+    assert some.probabilities(tokens).tolist() == pytest.approx([0.4, 0, 0.5, 0, 0.1, 0])
+    assert [some.probability(int(t)) for t in tokens] == some.probabilities(tokens).tolist()
+
+
+def test_a_rejection_in_a_whole_vocabulary_is_quick() -> None:
+    n = 150_000  # with top-k, top-p and min-p off, nothing is removed
+    ids = np.arange(n, dtype=np.int32)
+    target = Distribution(ids, np.eye(1, n, 5)[0])
+    draft = Distribution(ids[::-1].copy(), np.full(n, 1 / n))
+    started = time.perf_counter()
+    assert speculative_step(target, draft, 9, np.random.default_rng(0)) == (False, 5)
+    assert time.perf_counter() - started < 1  # a look-up in a loop takes seconds
 
 
 def test_a_token_that_the_target_rules_out_is_never_kept() -> None:
