@@ -201,9 +201,13 @@ class Result:
                 }
                 for r in self.rounds
             ],
-            "tokens": dataclasses.asdict(self.tokens),
+            "tokens": {
+                "draft_decoded": self.tokens.draft_decoded,
+                "target_decoded": self.tokens.target_decoded,
+                "suffix_decoded": self.tokens.suffix_decoded,
+                "reused": self.tokens.reused,
+            },
             "timings": {k: round(v, 4) for k, v in dataclasses.asdict(self.timings).items()},
-            "spans": [dataclasses.asdict(s) for s in self.spans],
         }
 
 
