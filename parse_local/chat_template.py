@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from parse_local.errors import TemplateError
@@ -25,12 +28,22 @@ CHATML = (
 # Digits survive templates that strip, trim, upper- or lower-case earlier turns.
 _ANSWER = "739104826517"
 
-# A generation prompt that ends here makes the model think (or pick a channel) first;
-# the text appended sends it straight to its answer.
+# A generation prompt that ends here makes the model think first; the text
+# appended sends it straight to its answer.
 _SKIP_THINKING = {
     "<think>": "\n\n</think>\n\n",
-    "<|start|>assistant": "<|channel|>final<|message|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
 }
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; for a prompt it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - the class attribute that Jinja asks for
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
@@ -46,7 +59,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def without_thinking(prompt: str) -> str:
-    """Close a thinking block or channel that the end of a generation prompt opens."""
+    """Close a thinking block that the end of a generation prompt opens."""
     end = prompt.rstrip()
     for opening, closing in _SKIP_THINKING.items():
         if end.endswith(opening):
@@ -96,7 +109,7 @@ class ChatTemplate:
         self._end_of_turn = end_of_turn or eos
         self._name = name
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
@@ -121,8 +134,9 @@ class ChatTemplate:
                 turns folded into user turns.
         """
         try:
-            return self._render(list(messages), thinking)
-        except Exception:
+            if not self._drops_system:
+                return self._render(list(messages), thinking)
+        except Exception:  # a template may raise anything: try once more, its neighbours merged
             pass
         try:
             return self._render(merge_turns(messages), thinking)
@@ -131,6 +145,15 @@ class ChatTemplate:
                 f"The chat template of {self._name} refuses this conversation ({error}); "
                 "start a new one, or use another model."
             ) from error
+
+    @cached_property
+    def _drops_system(self) -> bool:
+        # Some templates skip a role that they do not know, without a word.
+        turns = [{"role": "system", "content": _ANSWER}, {"role": "user", "content": "?"}]
+        try:
+            return _ANSWER not in self._render(turns, False)
+        except Exception:
+            return False  # refuses it, which `render` sees for itself
 
     def _render(self, messages: list[Message], thinking: bool) -> str:
         return self._template.render(
@@ -151,18 +174,39 @@ class ChatTemplate:
         Args:
             messages: the conversation that the answer belongs to.
             question: the judge's question.
-        """
-        asked = [*messages, {"role": "assistant", "content": _ANSWER}]
-        asked.append({"role": "user", "content": question})
-        text = self.render(asked, thinking=False)
-        _, found, behind = text.rpartition(_ANSWER)
-        if not found:
-            # The template drops or rewrites earlier answers: close the turn by
-            # hand and take the question's own rendering.
-            behind = self._end_of_turn + "\n" + self._question_alone(question)
-        return without_thinking(behind)
 
-    def _question_alone(self, question: str) -> str:
-        text = self.render([{"role": "user", "content": question}], thinking=False)
-        bos = self._variables["bos_token"]
-        return text.removeprefix(bos) if bos else text
+        Raises:
+            TemplateError: the template refuses to have the question asked.
+        """
+        question = question.strip()  # many templates trim turns
+        asking = {"role": "user", "content": question}
+        # System turns are left out: some templates put them into the last user
+        # turn, and every fork would read them again. The question stands in for
+        # the last turn too, which shows how the template opens an answer.
+        turns = [m for m in messages if m["role"] != "system"][:-1]
+        said = "\n".join([question, *(m["content"] for m in turns)])
+        stand_in = int(_ANSWER)
+        while str(stand_in) in said:
+            stand_in += 1
+        answer = {"role": "assistant", "content": str(stand_in)}
+        text = self.render([*turns, asking, answer, asking])
+        head, found, behind = text.rpartition(answer["content"])
+        if not found or question not in behind:
+            return without_thinking(self._close_by_hand(text, question, answer["content"]))
+        asked, _, prompt = behind.rpartition(question)
+        # Where the template opens an answer further than its generation prompt
+        # does (a channel to choose, a recipient), the reply begins there.
+        opened = head.rpartition(question)[2]
+        if question in head and answer["content"] not in opened and opened.startswith(prompt):
+            prompt = opened
+        return asked + question + without_thinking(prompt)
+
+    def _close_by_hand(self, text: str, question: str, answer: str) -> str:
+        # For a template that drops or rewrites earlier answers, so that no cut
+        # can be found. `text` has the question on both sides of the answer.
+        _, *between = text.split(question)
+        start = between[-2].rfind(self._end_of_turn) if len(between) > 1 else -1
+        if start >= 0 and self._end_of_turn and answer not in between[-1]:
+            return between[-2][start:] + question + between[-1]
+        alone = self.render([{"role": "user", "content": question}])
+        return self._end_of_turn + "\n" + alone.removeprefix(self._variables["bos_token"])
