@@ -67,13 +67,16 @@ def make_question(
     n = len(suffix)
     while n > 0 and any(s[:n] != suffix[:n] for s in spelled):
         n -= 1
-    first = [s[n] if len(s) > n else None for s in spelled]
-    if n == 0 or None in first or first[0] == first[1]:
+    first = [s[n] for s in spelled if len(s) > n]
+    # A label that leaves the suffix's last token as it is, while the other
+    # merges with it, begins with a token that stands before either.
+    shared = len(set(first)) < len(labels) or (n < len(suffix) and suffix[n] in first)
+    if n == 0 or shared:
         raise JudgeError(
             f"The labels {labels[0]!r} and {labels[1]!r} begin with the same token for this model; "
             "choose others in the profile's [wording], or use --accept exact."
         )
-    return Question(tuple(suffix[:n]), (int(first[0] or 0), int(first[1] or 0)))
+    return Question(tuple(suffix[:n]), (first[0], first[1]))
 
 
 def make_judge(

@@ -1,0 +1,133 @@
+"""Questions and labels in a real tokeniser's tokens, and the verdict's arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parse_local.chat_template import ChatTemplate
+from parse_local.errors import JudgeError
+from parse_local.judge import make_judge, make_question, verdicts
+from parse_local.llama.model import Model
+from parse_local.profile import JudgeWording
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+LABELS = ("Correct", "Incorrect")
+# A reply follows "a: " directly, so a label may merge with that space.
+SPACED = "{% for m in messages %}{{ m.role[0] + ': ' + m.content + '\n' }}{% endfor %}{{ 'a: ' }}"
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Callable[..., Path]) -> Iterator[Model]:
+    model = Model(tiny(seed=1), headers_only=True)
+    yield model
+    model.close()
+
+
+def tokens(model: Model, *spellings: str) -> list[int]:
+    """Ids of single tokens by their text."""
+    found = []
+    for spelling in spellings:
+        (token,) = model.tokenize(spelling, special=True)
+        found.append(token)
+    return found
+
+
+def chatml(model: Model) -> ChatTemplate:
+    return ChatTemplate(model.chat_template, eos="<|im_end|>")
+
+
+def test_suffix_and_labels(model: Model) -> None:
+    question = make_question(model, chatml(model), MESSAGES, "hell?", LABELS)
+    assert list(question.suffix) == tokens(
+        model,
+        *("<|im_end|>", "\n"),
+        *("<|im_start|>", "u", "s", "er", "\n", "hell", "?", "<|im_end|>", "\n"),
+        *("<|im_start|>", "a", "s", "s", "i", "s", "t", "a", "n", "t", "\n"),
+    )
+    # Co-rr-ect and In-c-o-rr-ect in this vocabulary.
+    assert list(question.labels) == tokens(model, "Co", "In")
+
+
+def test_labels_are_spelled_as_they_are_behind_the_suffix(model: Model) -> None:
+    question = make_question(model, ChatTemplate(SPACED), MESSAGES, "?", ("the", "two"))
+    # Alone they would begin with "t" both; here the space belongs to them.
+    assert list(question.labels) == tokens(model, " the", " t")
+    assert model.detokenize(question.suffix) == b"\nu: ?\na:"
+
+
+def test_a_suffix_that_ends_in_a_space_keeps_it_where_no_label_takes_it(model: Model) -> None:
+    digits = make_question(model, ChatTemplate(SPACED), MESSAGES, "?", ("1", "0"))
+    assert model.detokenize(digits.suffix) == b"\nu: ?\na: "
+    assert list(digits.labels) == tokens(model, "1", "0")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("Correct", "Corrupt"),  # Co-rr-ect, Co-rr-u-p-t
+        ("Yes", "Yes"),
+        ("right", "rong"),
+        ("", "Incorrect"),
+        ("Correct", ""),
+    ],
+)
+def test_labels_that_one_token_cannot_tell_apart_are_refused(
+    model: Model, labels: tuple[str, str]
+) -> None:
+    with pytest.raises(JudgeError, match=r"begin with the same token.*or use --accept exact\."):
+        make_question(model, chatml(model), MESSAGES, "?", labels)
+
+
+def test_a_label_behind_a_token_that_the_other_one_swallows_is_refused(model: Model) -> None:
+    # "the" takes the suffix's space along and "1" does not: a space says nothing about either.
+    with pytest.raises(JudgeError):
+        make_question(model, ChatTemplate(SPACED), MESSAGES, "?", ("the", "1"))
+
+
+def test_a_finished_and_an_unfinished_answer_get_different_questions(model: Model) -> None:
+    wording = JudgeWording("all?", "so far?", "Yes", "No")
+    judge = make_judge(model, chatml(model), MESSAGES, wording)
+    pieces = model.detokenize(judge.full.suffix), model.detokenize(judge.prefix.suffix)
+    assert pieces == (b"\nuser\nall?\nassistant\n", b"\nuser\nso far?\nassistant\n")
+    assert list(judge.full.labels) == list(judge.prefix.labels) == tokens(model, "Y", "N")
+
+
+@pytest.mark.parametrize("vocab_seed", [None, 5])
+def test_the_default_wording_works(tiny: Callable[..., Path], vocab_seed: int | None) -> None:
+    model = Model(tiny(seed=1, vocab_seed=vocab_seed), headers_only=True)
+    judge = make_judge(model, chatml(model), MESSAGES, JudgeWording())
+    assert [model.piece(t) for t in judge.full.labels] == [b"Co", b"In"]
+    assert judge.prefix.labels == judge.full.labels
+    model.close()
+
+
+def test_a_verdict_is_the_share_of_both_labels() -> None:
+    found = np.log(np.array([[0.6, 0.2], [0.001, 0.003], [0.5, 0.5]], np.float32))
+    p_correct, mass = verdicts(found)
+    assert p_correct == pytest.approx([0.75, 0.25, 0.5], rel=1e-6)
+    assert mass == pytest.approx([0.8, 0.004, 1.0], rel=1e-6)
+
+
+def test_verdicts_of_nothing() -> None:
+    p_correct, mass = verdicts(np.empty((0, 2), np.float32))
+    assert p_correct.shape == mass.shape == (0,)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_certain_verdict_does_not_overflow() -> None:
+    p_correct, mass = verdicts(np.array([[0, -2000], [-2000, 0]], np.float32))
+    assert p_correct == pytest.approx([1.0, 0.0], abs=1e-300)
+    assert mass.tolist() == [1.0, 1.0]
+
+
+@given(st.floats(-80, 0), st.floats(-80, 0))
+def test_exchanged_labels_give_the_complement(correct: float, incorrect: float) -> None:
+    (one, other), _ = verdicts(np.array([[correct, incorrect], [incorrect, correct]], np.float32))
+    assert one + other == pytest.approx(1)
+    assert (one > other) == (np.float32(correct) > np.float32(incorrect)) or one == other
