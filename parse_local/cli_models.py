@@ -51,6 +51,10 @@ def models() -> None:
     NAME is a pair (a draft and a target, such as qwen2.5-coder-1.5b) or a
     single model (such as smollm2-135m). Any two GGUF files of your own work
     without this: give them with --draft and --target.
+
+    \b
+    Example:
+      parse-local models pull qwen2.5-coder-1.5b
     """
 
 

@@ -23,14 +23,16 @@ class Draft:
         tokens: target tokens.
         pieces: their bytes.
         complete: the draft model (or a stop string) ended the answer here.
-        proposals: distributions that the tokens were drawn from; None where
-            they were not drawn or the vocabularies differ.
+        proposals: distributions that the tokens, and the end token, were drawn from;
+            None where they were not drawn or the vocabularies differ.
+        end_token: the token that ended the draft, None where something else did.
     """
 
     tokens: list[int]
     pieces: list[bytes] = field(repr=False)
     complete: bool
     proposals: list[Distribution] | None = field(default=None, repr=False)
+    end_token: int | None = None
 
     @cached_property
     def text(self) -> str:
@@ -93,6 +95,7 @@ class Drafter:
         stops = TextStream(answer.stops)
         stops.push(answer.data)
         complete = False
+        end_token: int | None = None
         while len(tokens) < limit and not complete:
             with answer.timed("draft_s"):
                 row = self.context.last_row(tokens[-1:] or sequence[-1:])[0]
@@ -100,13 +103,15 @@ class Drafter:
                 token = proposals[-1].sample(self._sampler.rng)
             answer.n_drafted += 1
             complete = self._model.is_eog(token)
-            if not complete:
+            if complete:
+                end_token = token
+            else:
                 tokens.append(token)
                 piece = self._model.piece(token)
                 yield Drafted(shown.push(piece), len(tokens))
                 stops.push(piece)
                 complete = stops.stopped
-        return self._hand_over(answer, tokens, proposals, complete)
+        return self._hand_over(answer, tokens, proposals, complete, end_token)
 
     def _own_tokens(self, answer: Answer) -> list[int]:
         # Vocabularies that are shared may still differ in padding behind their common part.
@@ -115,7 +120,12 @@ class Drafter:
         return self._model.tokenize(answer.data.decode("utf-8", "ignore"))
 
     def _hand_over(
-        self, answer: Answer, tokens: list[int], proposals: list[Distribution], complete: bool
+        self,
+        answer: Answer,
+        tokens: list[int],
+        proposals: list[Distribution],
+        complete: bool,
+        end_token: int | None,
     ) -> Draft:
         shared = self._shared and all(t < self._target.n_vocab for t in tokens)
         if not shared:
@@ -129,4 +139,5 @@ class Drafter:
             pieces=[self._target.piece(t) for t in tokens],
             complete=complete,
             proposals=proposals if drawn else None,
+            end_token=end_token,
         )

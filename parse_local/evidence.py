@@ -25,8 +25,10 @@ class Evidence:
         tokens: the draft in the target's vocabulary.
         history: tokens before the draft, for the repeat penalty.
         cuts: prefix lengths at which the target's own next token is wanted.
-        proposals: distributions that the tokens were drawn from, for
+        proposals: distributions that the tokens (and the end token) were drawn from, for
             speculative sampling; None compares with the target's own choice.
+        end_token: what the draft model drew behind the last token to end its answer.
+            It is a proposal like any other: dropped, answers would end too rarely.
         logprobs: also keep the tokens' log-probabilities.
         n_threads: CPU threads for the log-probabilities.
     """
@@ -39,6 +41,7 @@ class Evidence:
         history: Sequence[int],
         cuts: Collection[int],
         proposals: Sequence[Distribution] | None = None,
+        end_token: int | None = None,
         logprobs: bool = False,
         n_threads: int = 1,
     ) -> None:
@@ -53,6 +56,7 @@ class Evidence:
         self._history = list(history)
         self._cuts = frozenset(cuts)
         self._proposals = proposals
+        self._end_token = end_token
         self._want_logprobs = logprobs
         self._n_threads = n_threads
         self._exact = True
@@ -88,16 +92,16 @@ class Evidence:
         self.next_token[i] = choice if choice >= 0 else self._choose(i, row)
 
     def _decide(self, i: int, row: npt.NDArray[np.float32], choice: int) -> tuple[bool, int]:
-        if i == len(self._tokens):  # nothing drafted here: the target goes on
-            return False, choice if choice >= 0 else self._choose(i, row)
-        token = self._tokens[i]
-        if choice >= 0:
-            return choice == token, choice
-        if self._proposals is not None and not self._sampler.greedy:
+        """Whether draft token i stays, and what to write if not; behind the last, what follows."""
+        at_end = i == len(self._tokens)
+        token = self._end_token if at_end else self._tokens[i]
+        if choice < 0 and token is not None and self._proposals and not self._sampler.greedy:
             target = self._sampler.distribution(row, self._history + self._tokens[:i])
-            return speculative_step(target, self._proposals[i], token, self._sampler.rng)
-        choice = self._choose(i, row)
-        return choice == token, choice
+            kept, choice = speculative_step(target, self._proposals[i], token, self._sampler.rng)
+        else:
+            choice = choice if choice >= 0 else self._choose(i, row)
+            kept = choice == token
+        return kept and not at_end, choice
 
     def _choose(self, i: int, row: npt.NDArray[np.float32]) -> int:
         return self._sampler.choose(row, self._history + self._tokens[:i])

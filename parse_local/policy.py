@@ -131,6 +131,8 @@ class Options:
     thinking: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str):  # its letters would be stop strings of their own
+            object.__setattr__(self, "stop", (self.stop,))
         _check_choices(
             self,
             {

@@ -110,6 +110,7 @@ class Verifier:
             history=sequence,
             cuts=cuts,
             proposals=draft.proposals,
+            end_token=draft.end_token,
             logprobs=logprobs or self._policy.needs_logprobs,
             n_threads=self._context.n_threads,
         )
@@ -143,7 +144,7 @@ class Verifier:
         return [
             Boundary(
                 n_tokens=cut,
-                n_chars=offsets[cut - 1] or 0,
+                n_chars=offsets[cut - 1] or len(draft.text),
                 p_correct=float(p_correct[i]),
                 label_mass=float(mass[i]),
                 mean_logprob=evidence.mean_logprob(cut),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import answer, ask
-from scipy.stats import chisquare
+from scipy.stats import binomtest, chi2_contingency, chisquare
 
 from parse_local import Options
 from parse_local import engine as engine_module
@@ -128,3 +128,44 @@ def test_without_a_seed_answers_differ(engines: dict[str, Any]) -> None:
     options = {"temperature": 1.0, "max_tokens": 25}
     texts = {answer(engines["close"], QUESTION, **options).text for _ in range(4)}
     assert len(texts) == 4
+
+
+@pytest.mark.parametrize("draft", ["close", "other vocabulary"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_answers_end_as_often_as_the_targets_own(
+    load_once: Callable[..., Any], tiny: Callable[..., Path], draft: str, window: int
+) -> None:
+    # A drafted end of the answer is a proposal like any other token.
+    more = {"scale": 1.5, "bias": {"<|im_end|>": 30.0, "a": 30.0, "b": 30.0}}
+    engine = load_once(target=tiny(seed=1, **more), draft=tiny(**DRAFTS[draft], **more))
+    writer = engine.target
+    prompt = writer.prompt(ask(QUESTION))
+    writer.context.prefill(prompt)
+    shape = SHAPES["plain"]
+    sampler = Sampler(writer.model, **shape)
+    first = sampler.distribution(writer.context.last_row(prompt[-1:])[0].copy(), prompt)
+    p_end = sum(
+        float(p) for t, p in zip(first.ids, first.probs, strict=True) if writer.model.is_eog(int(t))
+    )
+    assert 0.3 < p_end < 0.7
+    lengths = {
+        strategy: Counter(
+            engine.generate(
+                ask(QUESTION),
+                Options(
+                    strategy=strategy,
+                    accept="exact",
+                    window=window,
+                    max_tokens=3,
+                    seed=seed,
+                    **shape,
+                ),
+            ).usage.completion_tokens
+            for seed in range(N_SEEDS)
+        )
+        for strategy in ("parse", "target")
+    }
+    n_end = lengths["parse"][0]
+    assert binomtest(n_end, N_SEEDS, p_end).pvalue > 1e-3
+    table = [[lengths[s][n] for n in range(4)] for s in ("parse", "target")]
+    assert chi2_contingency(table).pvalue > 1e-3

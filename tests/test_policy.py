@@ -77,3 +77,7 @@ def test_impossible_load_options_are_refused() -> None:
         LoadOptions(kv_type="q2")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="between 1 and 255"):
         LoadOptions(max_forks=256)
+
+
+def test_one_stop_string_is_not_taken_for_its_letters() -> None:
+    assert Options(stop="END").stop == ("END",)  # type: ignore[arg-type]
