@@ -21,7 +21,7 @@ from parse_local.judge import make_judge, verdicts
 from parse_local.llama.context import Context
 from parse_local.policy import Options
 
-BATCH_SIZES = (512, 32, 8)
+BATCH_SIZES = (512, 32)
 """Tokens decoded at once by the plain passes; the first is the reference."""
 
 
