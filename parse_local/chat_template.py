@@ -116,7 +116,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(CHATML if source is None else source)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # Python compiles what Jinja writes, and may refuse it too
             raise TemplateError(
                 f"The chat template of {name} is not valid Jinja ({error}); "
                 "use another conversion of the model."

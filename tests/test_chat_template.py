@@ -70,6 +70,25 @@ def template(name: str) -> ChatTemplate:
     return ChatTemplate(source, bos=bos, eos=eos, end_of_turn=end_of_turn, name=f"{name}.gguf")
 
 
+# What a generation prompt ends with although no earlier answer has it, and the
+# reverse: what an earlier answer begins with although the model writes it itself.
+OPENS_THINKING = {
+    "qwen3": "<think>\n\n</think>\n\n",
+    "deepseek-r1": "<think>\n",
+    "command-r": "<|START_THINKING|>",
+}
+MODEL_WRITES = {"harmony": "<|channel|>final<|message|>", "ignores-system": " "}
+REWRITE_ANSWERS = {
+    "upper-case",
+    "upper-case-questions",
+    "summarises-answers",
+    "drops-answers",
+    "drops-answers-inst",
+    "repeats-answers",
+    "quotes-answers-twice",
+}
+
+
 def turns(*contents: str, system: str | None = None) -> list[Message]:
     """Turns by user and assistant in alternation."""
     roles = ("user", "assistant")
@@ -100,6 +119,23 @@ def test_every_template_is_tried() -> None:
 def test_the_suffix_is_the_same_behind_any_conversation(name: str, conversation: str) -> None:
     # The room for forks is planned on that, and a system turn must not be read once a fork.
     assert template(name).suffix(CONVERSATIONS[conversation], QUESTION) == SUFFIXES[name]
+
+
+@pytest.mark.parametrize(
+    "asked", [turns("6 * 7?"), turns("Hello", "Hi!", "6 * 7?")], ids=["one turn", "several turns"]
+)
+@pytest.mark.parametrize("name", sorted(SUFFIXES.keys() - REWRITE_ANSWERS))
+def test_prompt_answer_and_suffix_are_what_the_template_makes_of_all_turns(
+    name: str, asked: list[Message]
+) -> None:
+    opens, writes = OPENS_THINKING.get(name, ""), MODEL_WRITES.get(name, "")
+    said = [*turns("6 * 7?", "It is 42."), *turns(QUESTION)][1:]
+    whole = template(name).render([*asked, *said])
+    prompt = template(name).render(asked).removesuffix(opens)
+    suffix = template(name).suffix(asked, QUESTION)
+    # The reply begins behind a closed thinking block and what the model would write itself.
+    suffix = suffix.removesuffix(without_thinking(opens)).removesuffix(writes)
+    assert prompt + writes + "It is 42." + suffix + opens == whole
 
 
 @pytest.mark.parametrize("name", SUFFIXES)
@@ -224,6 +260,29 @@ def test_training_marks_leave_no_trace() -> None:
     )
 
 
+EARLIER_TURNS = {
+    "chatml": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n Hi! <|im_end|>\n"
+    "<|im_start|>user\n6 * 7?<|im_end|>\n<|im_start|>assistant\n",
+    "gemma3": "<bos><start_of_turn>user\nHello<end_of_turn>\n"
+    "<start_of_turn>model\nHi!<end_of_turn>\n"
+    "<start_of_turn>user\n6 * 7?<end_of_turn>\n<start_of_turn>model\n",
+    "mistral": "<s>[INST]Hello[/INST] Hi! </s>[INST]6 * 7?[/INST]",
+    "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>Hello<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|> Hi! <|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>6 * 7?<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_THINKING|>",
+    "upper-case": "<|im_start|>user\nHELLO<|im_end|>\n<|im_start|>assistant\n HI! <|im_end|>\n"
+    "<|im_start|>user\n6 * 7?<|im_end|>\n<|im_start|>assistant\n",
+    "drops-answers-inst": "<s>[INST]Hello[/INST][INST]6 * 7?[/INST]",
+    "summarises-answers": "<s>[INST]Hello[/INST](an answer of 1 words)</s>[INST]6 * 7?[/INST]",
+}
+
+
+@pytest.mark.parametrize("name", EARLIER_TURNS)
+def test_earlier_turns_are_written_as_the_template_says(name: str) -> None:
+    assert template(name).render(turns("Hello", " Hi! ", "6 * 7?")) == EARLIER_TURNS[name]
+
+
 # What a template may do
 
 
@@ -248,6 +307,15 @@ def test_block_tags_leave_no_lines_behind() -> None:
         "{{ messages.append(1) }}",
         "{{ messages.__class__.__mro__ }}",
         "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ messages[0].update(content='') }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ strftime_now.__globals__['os'] }}",
+        "{{ (messages | attr('__class__')).__base__ }}",
+        "{{ ''['__class__'].__base__ }}",
+        "{{ '{0.__class__.__base__.x}'.format('') }}",
+        "{{ range(1000000000) | list }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
     ],
 )
 def test_a_template_cannot_reach_outside(source: str) -> None:
@@ -267,6 +335,28 @@ def test_invalid_jinja_names_the_model_and_a_remedy() -> None:
         r"use another conversion of the model\.",
     ):
         template("invalid")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content | no_such_filter }}",
+        "{% break %}",  # Jinja lets these pass, and Python refuses what comes of them
+        "{% for a in messages %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+    ids=["filter", "break", "loops", "brackets"],
+)
+def test_what_only_python_refuses_is_invalid_too(source: str) -> None:
+    with pytest.raises(TemplateError, match=r"not valid Jinja .*use another conversion"):
+        ChatTemplate(source)
+
+
+def test_a_conversation_that_no_merging_makes_alternate_is_refused() -> None:
+    answer_first = turns("", "Hi!", "6 * 7?")[1:]
+    for refused in (template("gemma3").render, lambda m: template("gemma3").suffix(m, QUESTION)):
+        with pytest.raises(TemplateError, match=r"\(Roles must alternate\); start a new one"):
+            refused(answer_first)
 
 
 def test_a_template_that_refuses_everything_says_why() -> None:
