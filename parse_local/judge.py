@@ -56,9 +56,15 @@ def make_question(
     spell a word differently at the start of a text.
 
     Raises:
-        JudgeError: both labels begin with the same token, so one token cannot tell them apart.
+        JudgeError: both labels begin with the same token, so one token cannot tell them
+            apart; or the question is blank.
         TemplateError: the template cannot render the question.
     """
+    if not question.strip():
+        raise JudgeError(
+            "The verdict question is blank; write one into the profile's [wording], "
+            "or use --accept exact."
+        )
     text = template.suffix(messages, question)
     suffix = tokenizer.tokenize(text, special=True)
     spelled = [tokenizer.tokenize(text + label, special=True) for label in labels]
@@ -102,8 +108,9 @@ def verdicts(
         label_logprobs: log-probabilities (nats) of both labels, shape (n, 2), correct first.
 
     Returns:
-        (p_correct, label_mass), each of shape (n,).
+        (p_correct, label_mass), each of shape (n,); 0.5 where neither label is possible.
     """
-    logprobs = label_logprobs.astype(np.float64)
+    # Below this everything is impossible; two labels of -inf would leave nothing to compare.
+    logprobs = np.maximum(label_logprobs.astype(np.float64), -1e4)
     difference = np.clip(logprobs[:, 1] - logprobs[:, 0], -700, 700)
     return 1 / (1 + np.exp(difference)), np.exp(logprobs).sum(axis=1)

@@ -15,6 +15,7 @@ from parse_local.errors import JudgeError
 from parse_local.judge import make_judge, make_question, verdicts
 from parse_local.llama.model import Model
 from parse_local.profile import JudgeWording
+from parse_local.writer import template_of
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 LABELS = ("Correct", "Incorrect")
@@ -90,6 +91,38 @@ def test_a_label_behind_a_token_that_the_other_one_swallows_is_refused(model: Mo
         make_question(model, ChatTemplate(SPACED), MESSAGES, "?", ("the", "1"))
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n\n"])
+def test_a_blank_question_is_refused(model: Model, blank: str) -> None:
+    with pytest.raises(
+        JudgeError, match=r"question is blank; .*\[wording\], or use --accept exact"
+    ):
+        make_question(model, chatml(model), MESSAGES, blank, LABELS)
+
+
+def test_a_fallback_template_asks_as_the_same_template_in_the_file(
+    model: Model, tiny: Callable[..., Path]
+) -> None:
+    bare = Model(tiny(seed=1, template=None), headers_only=True)
+    assert bare.chat_template is None
+    assert template_of(bare).is_fallback
+    assert not template_of(model).is_fallback
+    asked = [make_judge(m, template_of(m), MESSAGES, JudgeWording()) for m in (model, bare)]
+    assert asked[0] == asked[1]
+    bare.close()
+
+
+def test_an_answer_is_closed_by_the_models_own_end_of_turn(tiny: Callable[..., Path]) -> None:
+    # The template drops answers and closes only what a model is trained on.
+    source = (
+        "{% for m in messages if m.role == 'user' %}{{ '|' + m.content + '|' }}{% endfor %}"
+        "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+    )
+    model = Model(tiny(seed=1, template=source), headers_only=True)
+    question = make_question(model, template_of(model), MESSAGES, "?", LABELS)
+    assert list(question.suffix) == tokens(model, "<|im_end|>", "\n", "|", "?", "|")
+    model.close()
+
+
 def test_a_finished_and_an_unfinished_answer_get_different_questions(model: Model) -> None:
     wording = JudgeWording("all?", "so far?", "Yes", "No")
     judge = make_judge(model, chatml(model), MESSAGES, wording)
@@ -124,6 +157,22 @@ def test_a_certain_verdict_does_not_overflow() -> None:
     p_correct, mass = verdicts(np.array([[0, -2000], [-2000, 0]], np.float32))
     assert p_correct == pytest.approx([1.0, 0.0], abs=1e-300)
     assert mass.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_impossible_label_is_a_certain_verdict_and_two_are_none() -> None:
+    never = -np.inf
+    p_correct, mass = verdicts(np.array([[0, never], [never, 0], [never, never]], np.float32))
+    assert p_correct == pytest.approx([1.0, 0.0, 0.5], abs=1e-300)
+    assert mass.tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_two_labels_that_hardly_happen_are_still_compared() -> None:
+    # e^-200 against e^-199: 1 / (1 + e)
+    p_correct, mass = verdicts(np.array([[-200, -199]], np.float32))
+    assert p_correct == pytest.approx([0.2689414213699951], rel=1e-12)
+    assert mass == pytest.approx([np.exp(-200) + np.exp(-199)], rel=1e-12)
 
 
 @given(st.floats(-80, 0), st.floats(-80, 0))
