@@ -169,12 +169,10 @@ def verify(
     engine = load({**values, "target_only": True})
     messages = _messages(question, system)
 
-    def judge(one_by_one: bool) -> Any:
-        work = (engine.verify(messages, text, options=options, sequential=s) for s in (one_by_one,))
-        return next(iter(interruptible(engine, work)))
-
-    parallel = judge(False)
-    plain = judge(True) if sequential else None
+    passes = (False, True) if sequential else (False,)
+    work = (engine.verify(messages, text, options=options, sequential=s) for s in passes)
+    parallel, *others = interruptible(engine, work)
+    plain = others[0] if others else None
     policy = resolve(options, engine.profile)
     if as_json:
         click.echo(json.dumps(_verification_json(parallel, plain), ensure_ascii=False))
@@ -191,14 +189,9 @@ def verify(
 
 def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:
     found = {
-        "n_draft": parallel.n_draft,
-        "n_exact": parallel.n_exact,
-        "n_accept": parallel.n_accept,
-        "boundaries": [b.n_tokens for b in parallel.boundaries],
+        **parallel.to_json(),
         "n_chars": [b.n_chars for b in parallel.boundaries],
         "complete": [b.complete for b in parallel.boundaries],
-        "p_correct": [b.p_correct for b in parallel.boundaries],
-        "label_mass": [b.label_mass for b in parallel.boundaries],
         "mean_logprob": [b.mean_logprob for b in parallel.boundaries],
     }
     if plain is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from parse_local.answer import Answer, TextStream
+from parse_local.boundaries import token_offsets
 from parse_local.distribution import Distribution
 from parse_local.events import Drafted
 from parse_local.llama.model import Model
@@ -38,6 +39,11 @@ class Draft:
     def text(self) -> str:
         """The draft as text; a character cut in two ends it as U+FFFD."""
         return b"".join(self.pieces).decode("utf-8", "replace")
+
+    @cached_property
+    def offsets(self) -> list[int | None]:
+        """Character offset behind each token (see `boundaries.token_offsets`)."""
+        return token_offsets(self.pieces)
 
     def head(self, n: int) -> str:
         """Text of the first `n` tokens without an unfinished character: a prefix of `text`."""

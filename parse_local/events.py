@@ -68,6 +68,17 @@ class Round:
     boundaries: tuple[Boundary, ...] = ()
     whole: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """One of the `rounds` that `parse-local run --json` prints."""
+        return {
+            "n_draft": self.n_draft,
+            "n_exact": self.n_exact,
+            "n_accept": self.n_accept,
+            "boundaries": [b.n_tokens for b in self.boundaries],
+            "p_correct": [b.p_correct for b in self.boundaries],
+            "label_mass": [b.label_mass for b in self.boundaries],
+        }
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -190,17 +201,7 @@ class Result:
             "text": self.text,
             "finish_reason": self.finish_reason,
             "usage": dataclasses.asdict(self.usage),
-            "rounds": [
-                {
-                    "n_draft": r.n_draft,
-                    "n_exact": r.n_exact,
-                    "n_accept": r.n_accept,
-                    "boundaries": [b.n_tokens for b in r.boundaries],
-                    "p_correct": [b.p_correct for b in r.boundaries],
-                    "label_mass": [b.label_mass for b in r.boundaries],
-                }
-                for r in self.rounds
-            ],
+            "rounds": [r.to_json() for r in self.rounds],
             "tokens": {
                 "draft_decoded": self.tokens.draft_decoded,
                 "target_decoded": self.tokens.target_decoded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parse_local.accept import accepted_length, accepts
-from parse_local.boundaries import candidate_boundaries, spread, token_offsets
+from parse_local.boundaries import candidate_boundaries, spread
 from parse_local.drafting import Draft
 from parse_local.events import Boundary, Round
 from parse_local.evidence import Evidence
@@ -56,8 +56,7 @@ class Verifier:
             The round, and the evidence with the target's next token at every cut.
         """
         n_draft = len(draft.tokens)
-        offsets = token_offsets(draft.pieces)
-        cuts = candidate_boundaries(draft.text, offsets, delta=self._policy.delta)
+        cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
         evidence = self.score(sequence, draft, [*cuts, n_draft])
         boundaries: list[Boundary] = []
         if self._judge is not None and n_draft:
@@ -82,8 +81,7 @@ class Verifier:
         """
         assert self._judge is not None
         n_draft = len(draft.tokens)
-        offsets = token_offsets(draft.pieces)
-        cuts = candidate_boundaries(draft.text, offsets, delta=self._policy.delta)
+        cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
         evidence = self.score(prompt, draft, [*cuts, n_draft], logprobs=True)
         cuts = spread([c for c in cuts if c < n_draft], self._policy.max_forks)
         boundaries: list[Boundary] = []
@@ -140,11 +138,10 @@ class Verifier:
         else:
             found = self._context.judge(lengths, question.suffix, question.labels)
         p_correct, mass = verdicts(found)
-        offsets = token_offsets(draft.pieces)
         return [
             Boundary(
                 n_tokens=cut,
-                n_chars=offsets[cut - 1] or len(draft.text),
+                n_chars=draft.offsets[cut - 1] or len(draft.text),
                 p_correct=float(p_correct[i]),
                 label_mass=float(mass[i]),
                 mean_logprob=evidence.mean_logprob(cut),
