@@ -30,7 +30,7 @@ from parse_local.events import (
     Verified,
 )
 from parse_local.judge import Judge, make_judge
-from parse_local.llama.context import CancelFlag
+from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.sampler import Sampler
 from parse_local.policy import Options, Policy, resolve
 from parse_local.profile import Profile

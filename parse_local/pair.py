@@ -14,7 +14,8 @@ from parse_local.engine import Engine
 from parse_local.errors import JudgeError, PairError, TemplateError
 from parse_local.judge import make_judge
 from parse_local.llama import library
-from parse_local.llama.context import KV_BYTES, N_UBATCH, CancelFlag, Context, max_rows
+from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.context import KV_BYTES, N_UBATCH, Context, max_rows
 from parse_local.llama.model import Model
 from parse_local.paths import package_models_dir
 from parse_local.policy import DEFAULT_PAIR, LoadOptions

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from parse_local.errors import Cancelled, ContextLengthError, DecodeError, OutOfMemoryError
 from parse_local.llama import library
 from parse_local.llama._bindings import lib
-from parse_local.llama.context import N_BATCH, CancelFlag, Context
+from parse_local.llama.batch import N_BATCH
+from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 
 Tiny = Callable[..., Path]

@@ -27,10 +27,11 @@ from parse_local.errors import (
 )
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
+from parse_local.llama.batch import N_BATCH, Batch
+from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.model import Model
 from parse_local.llama.scores import Rows
 
-N_BATCH = 2048
 N_UBATCH = 512
 OUTPUT_BYTES = 160_000_000
 """Upper bound of the output buffer: rows are scored in chunks that stay below it."""
@@ -47,24 +48,6 @@ def default_threads() -> int:
     physical = psutil.cpu_count(logical=False) or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, affinity))
-
-
-class CancelFlag:
-    """A flag that llama.cpp polls while it computes; may be set from any thread or handler."""
-
-    def __init__(self) -> None:
-        self.value = ctypes.c_int32(0)
-
-    def set(self) -> None:
-        """Ask the running decode to stop."""
-        self.value.value = 1
-
-    def clear(self) -> None:
-        """Forget an earlier request."""
-        self.value.value = 0
-
-    def __bool__(self) -> bool:
-        return self.value.value != 0
 
 
 def max_rows(n_vocab: int) -> int:
@@ -148,27 +131,8 @@ class Context:
                 raise _creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
         self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
         self._memory = lib.llama_get_memory(self.handle)
-        self._make_batch()
+        self._batch = Batch()
         self._install_abort_callback()
-
-    def _make_batch(self) -> None:
-        # The batch's arrays are numpy's, so that filling one is a slice assignment.
-        self._b_token = np.zeros(N_BATCH, np.int32)
-        self._b_pos = np.zeros(N_BATCH, np.int32)
-        self._b_seq = np.zeros(N_BATCH, np.int32)
-        self._b_logits = np.zeros(N_BATCH, np.int8)
-        self._b_n_seq = np.ones(N_BATCH, np.int32)
-        self._b_seq_pointers = self._b_seq.ctypes.data + 4 * np.arange(N_BATCH, dtype=np.uintp)
-        self._batch = lib.llama_batch()
-        for name, array in (
-            ("token", self._b_token),
-            ("pos", self._b_pos),
-            ("n_seq_id", self._b_n_seq),
-            ("seq_id", self._b_seq_pointers),
-            ("logits", self._b_logits),
-        ):
-            kind = type(getattr(self._batch, name))
-            setattr(self._batch, name, ctypes.cast(array.ctypes.data, kind))
 
     def _install_abort_callback(self) -> None:
         shim = library.shim()
@@ -266,14 +230,11 @@ class Context:
             row_start = max(start, first_row)
             end = min(len(tokens), start + N_BATCH, row_start + self._max_rows)
             chunk = tokens[start:end]
-            n_past, n = len(self.tokens), end - start
-            self._b_token[:n] = chunk
-            self._b_pos[:n] = np.arange(n_past, n_past + n)
-            self._b_seq[:n] = 0
-            self._b_logits[:n] = np.arange(start, end) >= first_row
-            self._run(n)
+            self._batch.clear()
+            self._batch.add(0, len(self.tokens), chunk, n_rows=max(0, end - row_start))
+            self._run()
             self.tokens.extend(chunk)
-            self.n_decoded += n
+            self.n_decoded += len(chunk)
             if end > row_start:
                 yield row_start, self._rows(end - row_start)
             start = end
@@ -324,21 +285,17 @@ class Context:
     def _judge_batch(
         self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
     ) -> npt.NDArray[np.float32]:
-        m = len(suffix)
-        n = len(cuts) * m
         forks = range(1, len(cuts) + 1)
         try:
             started = time.perf_counter()
             for seq, cut in zip(forks, cuts, strict=True):
                 self._fork(seq, cut)
             self.fork_s += time.perf_counter() - started
-            self._b_token[:n] = np.tile(np.asarray(suffix, np.int32), len(cuts))
-            self._b_pos[:n] = (np.asarray(cuts)[:, None] + np.arange(m)).ravel()
-            self._b_seq[:n] = np.repeat(np.arange(1, len(cuts) + 1), m)
-            self._b_logits[:n] = 0
-            self._b_logits[m - 1 : n : m] = 1
-            self._run(n)
-            self.n_suffix_decoded += n
+            self._batch.clear()
+            for seq, cut in zip(forks, cuts, strict=True):
+                self._batch.add(seq, cut, suffix, n_rows=1)
+            self._run()
+            self.n_suffix_decoded += len(cuts) * len(suffix)
             return self.label_logprobs(self._rows(len(cuts)), labels)
         finally:
             started = time.perf_counter()
@@ -395,12 +352,11 @@ class Context:
 
     # llama_decode
 
-    def _run(self, n: int) -> None:
+    def _run(self) -> None:
         if self.cancel:
             raise Cancelled("Stopped.")
-        self._batch.n_tokens = n
         with library.log.capture() as log:
-            status = lib.llama_decode(self.handle, self._batch)
+            status = lib.llama_decode(self.handle, self._batch.native)
             if status == _OK:
                 return
             reason = log[-1] if log else "no reason given"
