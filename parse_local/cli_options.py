@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from parse_local.policy import (
     DEFAULT_PAIR,
     MAX_FORKS,
+    MAX_SPEC,
     MAX_THREADS,
     AcceptMode,
     AcceptRule,
@@ -22,6 +23,7 @@ from parse_local.policy import (
     KVType,
     LoadOptions,
     Options,
+    Spec,
     Strategy,
 )
 
@@ -169,17 +171,49 @@ def accept_options(command: Command) -> Command:
     )
 
 
+def spec_options(command: Command) -> Command:
+    """Who proposes tokens while the target writes."""
+    return _apply(
+        command,
+        [
+            click.option(
+                "--spec",
+                type=click.Choice(get_args(Spec)),
+                default=_LOAD.spec,
+                show_default=True,
+                help="Who proposes tokens while the target writes (lossless). auto: its MTP heads, "
+                "else --spec-model, else n-grams, while it pays.",
+            ),
+            click.option(
+                "--spec-model",
+                metavar="FILE",
+                help="Draft model, EAGLE-3 or MTP head that proposes.  "
+                "[default for --spec draft: the pair's draft]",
+            ),
+            click.option(
+                "--spec-max",
+                type=click.IntRange(1, MAX_SPEC),
+                default=_LOAD.spec_max,
+                show_default=True,
+                help="Most tokens proposed at once.",
+            ),
+        ],
+    )
+
+
 def answer_options(command: Command) -> Command:
     """How an answer is written."""
     return _apply(
         command,
         [
+            spec_options,
             click.option(
                 "--strategy",
                 type=click.Choice(get_args(Strategy)),
                 default=_ANSWER.strategy,
                 show_default=True,
-                help="parse: draft, verify, continue; or one of the models alone.",
+                help="parse: draft, verify, continue; speculative: the target with token-level "
+                "speculation; or one of the models alone.",
             ),
             accept_options,
             click.option(
@@ -260,6 +294,9 @@ _LOAD_NAMES = (
     "kv_type",
     "flash_attn",
     "max_forks",
+    "spec",
+    "spec_model",
+    "spec_max",
     "verbose",
 )
 
@@ -277,6 +314,10 @@ def load(values: dict[str, Any]) -> Any:
 
     from parse_local.pair import load_pair
 
+    # Commands that generate carry `spec_options`; a model alone, token by token, needs none.
+    if "spec" not in values or values.get("strategy") in ("target", "draft"):
+        values = {**values, "spec": "none", "spec_model": None, "spec_max": _LOAD.spec_max}
+
     # On a terminal only: a spinner in a log file helps nobody.
     waiting = Console(stderr=True).status("Loading…") if sys.stderr.isatty() else nullcontext()
     with nullcontext() if values["verbose"] else waiting:
@@ -285,13 +326,23 @@ def load(values: dict[str, Any]) -> Any:
             draft=values["draft"],
             target=values["target"],
             profile=values["profile"],
-            target_only=values.get("strategy") == "target" or values.get("target_only", False),
+            target_only=_target_only(values),
             **{name: values[name] for name in _LOAD_NAMES},
         )
     if values["verbose"]:
         for placement in engine.placements:
             click.echo(placement, err=True)
+    for note in engine.notes:
+        click.echo(f"Note: {note}", err=True)
     return engine
+
+
+def _target_only(values: dict[str, Any]) -> bool:
+    if values.get("target_only"):
+        return True
+    strategy = values.get("strategy")
+    needs_draft = values["spec"] == "draft" and values["spec_model"] is None
+    return strategy == "target" or (strategy == "speculative" and not needs_draft)
 
 
 def options_from(values: dict[str, Any]) -> Options:

@@ -31,9 +31,12 @@ from parse_local.events import (
 )
 from parse_local.judge import Judge, make_judge
 from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
+from parse_local.llama.speculator import Speculator
 from parse_local.policy import Options, Policy, resolve
 from parse_local.profile import Profile
+from parse_local.speculation import Speculation
 from parse_local.verifier import Verifier
 from parse_local.writer import Writer
 
@@ -51,6 +54,9 @@ class Engine:
         cancel: the flag that both contexts poll.
         pair_name: for messages.
         placements: where the models' layers went, one description each.
+        speculation: how the target writes several tokens a step; None for one at a time.
+        speculator: what it takes proposals from, to be closed with the engine.
+        notes: what the user should know about how it was loaded.
     """
 
     def __init__(
@@ -62,6 +68,9 @@ class Engine:
         cancel: CancelFlag,
         pair_name: str = "",
         placements: Sequence[object] = (),
+        speculation: Speculation | None = None,
+        speculator: Speculator | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.target = target
         self.draft = draft
@@ -69,6 +78,9 @@ class Engine:
         self.pair_name = pair_name
         self.placements = tuple(str(p) for p in placements)
         self.shared_vocabulary = draft is not None and target.model.shares_vocabulary(draft.model)
+        self.speculation = speculation
+        self.notes = tuple(notes)
+        self._speculator = speculator
         self._cancel = cancel
 
     @property
@@ -87,7 +99,9 @@ class Engine:
                 writer.context.clear()
 
     def close(self) -> None:
-        """Free both models; the engine cannot be used afterwards."""
+        """Free the models; the engine cannot be used afterwards."""
+        if self._speculator is not None:
+            self._speculator.close()
         for writer in (self.target, self.draft):
             if writer is not None:
                 writer.close()
@@ -132,8 +146,11 @@ class Engine:
         try:
             if options.strategy == "parse":
                 yield from self._parse(answer, messages, options, policy)
+            elif options.strategy == "speculative":
+                yield from self._write(answer, _sampler(writer, options), self._speculates())
             else:
-                yield from self._write(answer, writer, _sampler(writer, options))
+                plain = Speculation(writer.context)
+                yield from self._write(answer, _sampler(writer, options), plain)
         except Cancelled:
             answer.finish_reason = "cancelled"
         yield from answer.close("stop")
@@ -147,10 +164,11 @@ class Engine:
         draft_writer = self._require_draft()
         judge = self._judge(messages) if policy.asks_verdicts else None
         sampler = _sampler(self.target, options)
+        speculation = self.speculation or Speculation(self.target.context)
         try:
             draft_prompt = draft_writer.prompt(messages, thinking=options.thinking)
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
-            yield from self._write(answer, self.target, sampler)
+            yield from self._write(answer, sampler, speculation)
             return
         verifier = Verifier(self.target.context, sampler, judge, policy)
         drafter = Drafter(
@@ -165,7 +183,7 @@ class Engine:
             limit = min(policy.window or answer.n_left, answer.n_left, budget - answer.n_drafted)
             draft = yield from drafter.write(answer, limit=limit)
             if draft is None:  # no budget or no room left: the target finishes
-                yield from self._write(answer, self.target, sampler)
+                yield from self._write(answer, sampler, speculation)
                 return
             if not answer.rounds:
                 with answer.timed("prompt_s"):
@@ -176,13 +194,12 @@ class Engine:
             n = verified.n_accept
             if verified.whole:
                 return
-            yield from self._append(answer, self.target, evidence.next_token[n])
+            yield from self._append(answer, self.target.model, [evidence.next_token[n]])
             rejected = n < len(draft.tokens) or draft.complete
+            n_more: int | None = policy.min_progress - n - 1 if rejected else 0
             if rejected and policy.after_reject == "target":
-                yield from self._write(answer, self.target, sampler)
-            else:
-                n_more = policy.min_progress - n - 1 if rejected else 0
-                yield from self._write(answer, self.target, sampler, n_more)
+                n_more = None
+            yield from self._write(answer, sampler, speculation, n_more, draft.tokens[n:])
 
     def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
         answer.rounds.append(verified)
@@ -196,33 +213,40 @@ class Engine:
         yield from answer.append(draft.tokens[:n], draft.pieces[:n], "draft")
 
     def _write(
-        self, answer: Answer, writer: Writer, sampler: Sampler, n: int | None = None
+        self,
+        answer: Answer,
+        sampler: Sampler,
+        speculation: Speculation,
+        n: int | None = None,
+        tail: Sequence[int] = (),
     ) -> Iterator[Text]:
-        """Plain decoding by one model: `n` tokens, or to the end of the answer.
+        """One model writes: at least `n` tokens, or to the end of the answer.
 
         Goes on to the end of a character that another vocabulary could not be shown half of.
+        A rejected `tail` of a draft, its first token already replaced, is what it proposes first.
         """
-        phase = "target_s" if writer is self.target else "draft_s"
+        context = speculation.context
+        phase = "target_s" if context is self.target.context else "draft_s"
         with answer.timed(phase if answer.tokens else "prompt_s"):
-            writer.context.prefill(answer.sequence)
+            context.prefill(answer.sequence)
+            speculation.begin(answer.sequence, tail)
         while not answer.done and (
             n is None or n > 0 or (answer.stream.in_character and not self.shared_vocabulary)
         ):
             with answer.timed(phase):
-                sequence = answer.sequence
-                row = writer.context.last_row(sequence[-1:])[0]
-                token = sampler.choose(row, sequence)
-            yield from self._append(answer, writer, token)
-            n = None if n is None else n - 1
+                tokens = speculation.step(answer.sequence, sampler, answer.n_left)
+            yield from self._append(answer, context.model, tokens)
+            n = None if n is None else n - len(tokens)
 
-    def _append(self, answer: Answer, writer: Writer, token: int) -> Iterator[Text]:
+    def _append(self, answer: Answer, model: Model, tokens: Sequence[int]) -> Iterator[Text]:
         if answer.done:
             return
-        if writer.model.is_eog(token):
+        ended = model.is_eog(tokens[-1])
+        tokens = tokens[:-1] if ended else tokens
+        source: Source = "target" if model is self.target.model else "draft"
+        yield from answer.append(tokens, [model.piece(t) for t in tokens], source)
+        if ended and not answer.done:
             answer.finish_reason = "stop"
-            return
-        source: Source = "target" if writer is self.target else "draft"
-        yield from answer.append([token], [writer.model.piece(token)], source)
 
     # verdicts on any text
 
@@ -272,6 +296,15 @@ class Engine:
 
     # parts
 
+    def _speculates(self) -> Speculation:
+        if self.speculation is None:
+            raise UsageError(
+                "This strategy needs token-level speculation, and there is none"
+                + (f" ({self.notes[0].rstrip('.')})" if self.notes else "")
+                + "; load with another --spec, or use --strategy target."
+            )
+        return self.speculation
+
     def _judge(self, messages: Sequence[Message]) -> Judge:
         return make_judge(self.target.model, self.target.template, messages, self.profile.wording)
 
@@ -301,12 +334,14 @@ class _Meter:
 
     def __init__(self, engine: Engine) -> None:
         self._contexts = [w.context if w else None for w in (engine.target, engine.draft)]
-        for context in self._contexts:
-            if context is not None:
-                context.start_count()
+        self._speculation = engine.speculation
+        for counted in (*self._contexts, self._speculation):
+            if counted is not None:
+                counted.start_count()
 
     def result(self, answer: Answer) -> Result:
         target, draft = self._contexts
+        spec = self._speculation
         assert target is not None
         seconds = answer.seconds
         return Result(
@@ -321,6 +356,8 @@ class _Meter:
                 reused=target.n_reused or 0,
                 reused_draft=(draft.n_reused or 0) if draft else 0,
                 n_accept=answer.n_accept,
+                spec_proposed=spec.n_proposed if spec else 0,
+                spec_accepted=spec.n_accepted if spec else 0,
             ),
             timings=Timings(
                 prompt_s=seconds.get("prompt_s", 0.0),

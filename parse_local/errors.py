@@ -51,6 +51,14 @@ class PairError(ParseLocalError):
     """Draft and target cannot work together."""
 
 
+class VocabularyError(PairError):
+    """The speculator's model has another vocabulary than the target."""
+
+
+class SpeculatorError(ParseLocalError):
+    """A speculator failed while it ran; caught, and the answer goes on without it."""
+
+
 class TemplateError(ParseLocalError):
     """A chat template is missing, broken, or refuses these messages."""
 

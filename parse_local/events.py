@@ -130,11 +130,13 @@ class TokenCounts:
     Args:
         draft_decoded: tokens decoded by the draft model (its prompt included).
         target_decoded: tokens decoded by the target on its main sequence:
-            prompt + verified draft + continuation.
+            prompt + verified draft + continuation + rejected proposals.
         suffix_decoded: judge-suffix tokens decoded by the target (forks times suffix).
         reused: prompt tokens found in the target's KV cache and not decoded.
         reused_draft: the same for the draft's cache.
         n_accept: answer tokens that came from the draft.
+        spec_proposed: tokens proposed by token-level speculation while the target wrote.
+        spec_accepted: how many of them the target agreed with.
     """
 
     draft_decoded: int = 0
@@ -143,6 +145,8 @@ class TokenCounts:
     reused: int = 0
     reused_draft: int = 0
     n_accept: int = 0
+    spec_proposed: int = 0
+    spec_accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,8 @@ class Result:
                 "target_decoded": self.tokens.target_decoded,
                 "suffix_decoded": self.tokens.suffix_decoded,
                 "reused": self.tokens.reused,
+                "spec_proposed": self.tokens.spec_proposed,
+                "spec_accepted": self.tokens.spec_accepted,
             },
             "timings": {k: round(v, 4) for k, v in dataclasses.asdict(self.timings).items()},
         }

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from parse_local import memory
+from parse_local import memory, speculation_setup
 from parse_local.engine import Engine
 from parse_local.errors import JudgeError, PairError, TemplateError
 from parse_local.judge import make_judge
@@ -20,6 +20,7 @@ from parse_local.llama.model import Model
 from parse_local.paths import package_models_dir
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, load_profile
+from parse_local.speculation_setup import SpecPlan
 from parse_local.writer import Writer, template_of
 
 PathLike = str | os.PathLike[str]
@@ -89,11 +90,18 @@ def load_pair(
     pair_name, paths = _find(name, draft, target, target_only)
     known = _profile(pair_name, profile)
     plan = _plan(paths, options, known)
+    spec = plan.spec
     cancel = CancelFlag()
     writers: dict[str, Writer] = {}
     try:
         for role, placement in plan.placements.items():
-            model = Model(placement.path, n_gpu_layers=placement.n_gpu_layers)
+            if role == "spec":  # made last, for a context that exists
+                continue
+            model = Model(
+                placement.path,
+                n_gpu_layers=placement.n_gpu_layers,
+                mtp_heads=role == "target" and spec is not None and spec.uses_target_heads,
+            )
             forks = options.max_forks if role == "target" and plan.suffix else 0
             context = Context(
                 model,
@@ -106,6 +114,13 @@ def load_pair(
                 cancel=cancel,
             )
             writers[role] = Writer(model, template_of(model), context)
+        speculation, speculator, note = speculation_setup.make(
+            spec,
+            writers["target"].context,
+            draft=writers["draft"].model if "draft" in writers else None,
+            options=options,
+            n_gpu_layers=plan.placements["spec"].n_gpu_layers if "spec" in plan.placements else 0,
+        )
     except BaseException:
         for writer in writers.values():
             writer.close()
@@ -117,6 +132,9 @@ def load_pair(
         cancel=cancel,
         pair_name=pair_name or writers["target"].model.path.stem,
         placements=tuple(plan.placements.values()),
+        speculation=speculation,
+        speculator=speculator,
+        notes=(note,) if note else (),
     )
 
 
@@ -170,10 +188,13 @@ def _profile(pair_name: str, path: PathLike | None) -> Profile:
 class _Plan:
     placements: dict[str, Placement]
     suffix: int  # cells that one fork needs
+    spec: SpecPlan | None
 
 
 def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Plan:
     suffix = 0
+    spec: SpecPlan | None = None
+    spec_path = None if options.spec_model is None else _locate(options.spec_model)
     needs: dict[str, memory.Need] = {}
     for role in reversed(paths):  # target and draft do not depend on each other
         headers = Model(paths[role], headers_only=True)
@@ -186,19 +207,46 @@ def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Pl
                 )
             if role == "target":
                 suffix = _suffix_cells(headers, profile)
+                spec = speculation_setup.plan(
+                    options.spec, headers, spec_path=spec_path, draft_path=paths.get("draft")
+                )
+                if spec is not None and spec.uses_target_heads:
+                    needs["spec"] = _head_need(headers, options)
             n_fork_cells = suffix * options.max_forks if role == "target" else 0
             needs[role] = _need(headers, options, n_fork_cells)
         finally:
             headers.close()
+    if spec is not None and spec.path is not None:
+        paths = {"spec": spec.path, **paths}
+        headers = Model(spec.path, headers_only=True, is_head=True)
+        try:
+            needs["spec"] = _need(headers, options, options.spec_max + 1)
+        finally:
+            headers.close()
+        if spec.shares_draft:
+            needs["spec"] = replace(needs["spec"], weights=0)
     gpus = library.gpus()
     # An integrated GPU's memory is the machine's own and would count twice.
     apart = sum(d.memory_free for d in gpus if d.type == "gpu")
     memory.check(needs, psutil.virtual_memory().available + apart)
-    on_gpu = memory.place(sum(d.memory_free for d in gpus), needs.get("draft"), needs["target"])
+    free = sum(d.memory_free for d in gpus)
+    spec_layers = 0
+    if "spec" in needs and needs["spec"].total <= free:
+        free -= needs["spec"].total
+        spec_layers = needs["spec"].n_layer + 1
+    on_gpu = memory.place(free, needs.get("draft"), needs["target"])
     if options.n_gpu_layers >= 0 and gpus:
         on_gpu = (options.n_gpu_layers, options.n_gpu_layers)
-    layers = dict(zip(("draft", "target"), on_gpu, strict=True))
-    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, suffix)
+        spec_layers = options.n_gpu_layers
+    layers = dict(zip(("draft", "target", "spec"), (*on_gpu, spec_layers), strict=True))
+    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, suffix, spec)
+
+
+def _head_need(target: Model, options: LoadOptions) -> memory.Need:
+    # MTP heads in the target's file: their weights are among the target's, the rest is one
+    # layer's cache and the buffers of a model that is as wide.
+    whole = _need(target, options, options.spec_max + 1)
+    return replace(whole, weights=0, kv_cache=whole.kv_cache // max(1, target.n_layer), n_layer=1)
 
 
 def _suffix_cells(model: Model, profile: Profile) -> int:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from parse_local.errors import UsageError
 from parse_local.profile import Profile
 
-Strategy = Literal["parse", "target", "draft"]
+Strategy = Literal["parse", "target", "draft", "speculative"]
 AcceptMode = Literal["exact", "semantic", "fused"]
 AcceptRule = Literal["first-failure", "longest"]
 AfterReject = Literal["target", "redraft"]
 KVType = Literal["f16", "q8_0", "q4_0", "f32"]
 FlashAttention = Literal["auto", "on", "off"]
+Spec = Literal["none", "draft", "ngram", "eagle3", "mtp", "auto"]
 
 DEFAULT_PAIR = "qwen2.5-coder-1.5b"
 
@@ -22,6 +24,8 @@ MAX_THREADS = 512
 """GGML_MAX_N_THREADS; llama.cpp checks nothing and crashes far beyond it."""
 MAX_FORKS = 255
 """LLAMA_MAX_SEQ less the main sequence."""
+MAX_SPEC = 64
+"""Tokens of one proposal; more of them cost more than a proposal is ever worth."""
 
 
 def _check_choices(options: Any, choices: dict[str, tuple[str | None, ...]]) -> None:
@@ -53,6 +57,14 @@ class LoadOptions:
         kv_type: type of both KV caches.
         flash_attn: "auto" leaves it to llama.cpp.
         max_forks: most boundaries judged in one batch.
+        spec: who proposes tokens while the target writes (token-level speculation, lossless):
+            "draft" a draft model, "ngram" what followed the same tokens before, "eagle3" or
+            "mtp" a head on the target's hidden states, "none" nobody. All but "none" propose
+            the rejected tail of a draft first. "auto": the target's MTP heads, else
+            `spec_model`, else n-grams, and only while this run measures that it pays.
+        spec_model: GGUF file of the proposing model or head (or a model of the catalogue);
+            "draft" takes the pair's draft model without one.
+        spec_max: most tokens proposed at once.
         verbose: let llama.cpp's own log through to stderr.
     """
 
@@ -62,10 +74,22 @@ class LoadOptions:
     kv_type: KVType = "f16"
     flash_attn: FlashAttention = "auto"
     max_forks: int = 32
+    spec: Spec = "auto"
+    spec_model: str | os.PathLike[str] | None = None
+    spec_max: int = 16
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        _check_choices(self, {"kv_type": get_args(KVType), "flash_attn": get_args(FlashAttention)})
+        _check_choices(
+            self,
+            {
+                "kv_type": get_args(KVType),
+                "flash_attn": get_args(FlashAttention),
+                "spec": get_args(Spec),
+            },
+        )
+        if self.spec_model is not None and self.spec in ("none", "ngram"):
+            raise UsageError(f"--spec {self.spec} uses no model; leave out --spec-model.")
         _check_ranges(
             self,
             {
@@ -73,6 +97,7 @@ class LoadOptions:
                 "n_threads": (1, MAX_THREADS),
                 "n_gpu_layers": (-1, None),
                 "max_forks": (1, MAX_FORKS),
+                "spec_max": (1, MAX_SPEC),
             },
         )
 
@@ -82,7 +107,8 @@ class Options:
     """How one answer is made. None means: the default of the acceptance mode.
 
     Args:
-        strategy: "parse" (draft, verify, accept), "target" or "draft" alone.
+        strategy: "parse" (draft, verify, accept), "speculative" (the target with token-level
+            speculation alone), "target" or "draft" alone, token by token.
         accept: what makes a draft's prefix acceptable. "exact" keeps what the
             target would have written itself (lossless); "semantic" keeps what
             its verdict calls correct (PARSE, section 3); "fused" combines the verdict with the

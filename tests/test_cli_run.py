@@ -72,9 +72,13 @@ def test_json_has_exactly_the_documented_fields(files: list[str]) -> None:
     assert one["n_draft"] == 30
     assert len(one["boundaries"]) == len(one["p_correct"]) == len(one["label_mass"]) >= 5
     assert one["boundaries"] == sorted(set(one["boundaries"]))
-    tokens = {"draft_decoded", "target_decoded", "suffix_decoded", "reused"}
+    tokens = {
+        *("draft_decoded", "target_decoded", "suffix_decoded", "reused"),
+        *("spec_proposed", "spec_accepted"),
+    }
     assert tokens <= set(found["tokens"])
-    assert found["tokens"]["target_decoded"] == 23 + 30 + (30 - one["n_accept"]) - 1
+    rejected = found["tokens"]["spec_proposed"] - found["tokens"]["spec_accepted"]
+    assert found["tokens"]["target_decoded"] == 23 + 30 + (30 - one["n_accept"]) - 1 + rejected
     timings = {"prompt_s", "draft_s", "verify_s", "fork_s", "target_s", "total_s", "ttft_s"}
     assert set(found["timings"]) == timings
     parts = sum(found["timings"][t] for t in timings - {"total_s", "ttft_s"})

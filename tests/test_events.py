@@ -46,6 +46,8 @@ def test_json_has_exactly_the_documented_fields() -> None:
         "target_decoded": 12,
         "suffix_decoded": 20,
         "reused": 0,
+        "spec_proposed": 0,
+        "spec_accepted": 0,
     }
     assert set(found["timings"]) == {
         "prompt_s", "draft_s", "verify_s", "fork_s", "target_s", "total_s", "ttft_s",

@@ -56,7 +56,7 @@ def test_fused_needs_weights() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("strategy", "fast", "parse, target, draft"),
+        ("strategy", "fast", "parse, target, draft, speculative"),
         ("accept", "all", "exact, semantic, fused"),
         ("after_reject", "stop", "target, redraft"),
         ("rule", "first", "first-failure, longest"),

@@ -11,7 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,8 @@ OUTPUT_BYTES = 160_000_000
 """Upper bound of the output buffer: rows are scored in chunks that stay below it."""
 
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-_KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # enum ggml_type
-_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # enum ggml_type
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
 
 _OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
 
@@ -48,6 +48,16 @@ def default_threads() -> int:
     physical = psutil.cpu_count(logical=False) or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
     return max(1, min(physical, affinity))
+
+
+class Follower(Protocol):
+    """Whoever has to see what the target decodes on its main sequence (never judge batches)."""
+
+    def process(self, tokens: Sequence[int], position: int) -> None:
+        """These tokens have just been decoded, the first at `position`."""
+
+    def truncate(self, n: int) -> None:
+        """The sequence has been cut to its first `n` tokens."""
 
 
 def max_rows(n_vocab: int) -> int:
@@ -110,6 +120,7 @@ class Context:
         self.cancel = CancelFlag() if cancel is None else cancel  # an unset flag is falsy
         self.tokens: list[int] = []
         """Tokens of the main sequence whose cells are in the cache."""
+        self.follower: Follower | None = None
         self.start_count()
         self._max_rows = max_rows(model.n_vocab)
 
@@ -120,8 +131,8 @@ class Context:
         params.n_seq_max = max_forks + 1
         params.n_outputs_max = max(self._max_rows, max_forks)
         params.n_threads = params.n_threads_batch = self.n_threads
-        params.flash_attn_type = _FLASH_ATTN[flash_attn]
-        params.type_k = params.type_v = _KV_TYPES[kv_type]
+        params.flash_attn_type = FLASH_ATTN[flash_attn]
+        params.type_k = params.type_v = KV_TYPES[kv_type]
         params.kv_unified = True
         params.swa_full = True
         params.no_perf = True
@@ -137,11 +148,13 @@ class Context:
     def _install_abort_callback(self) -> None:
         shim = library.shim()
         if shim is not None:  # no Python call inside the compute graph
-            self._abort = ctypes.cast(shim.parse_local_abort_requested, lib.ggml_abort_callback)
+            self.abort_callback = ctypes.cast(
+                shim.parse_local_abort_requested, lib.ggml_abort_callback
+            )
         else:
-            self._abort = lib.ggml_abort_callback(lambda _data: bool(self.cancel))
+            self.abort_callback = lib.ggml_abort_callback(lambda _data: bool(self.cancel))
         flag = ctypes.cast(ctypes.byref(self.cancel.value), ctypes.c_void_p)
-        lib.llama_set_abort_callback(self.handle, self._abort, flag)
+        lib.llama_set_abort_callback(self.handle, self.abort_callback, flag)
 
     def start_count(self) -> None:
         """Reset the counters below; an answer's figures are what they have reached at its end."""
@@ -188,6 +201,8 @@ class Context:
         # between a decode and our own bookkeeping may have left cells behind.
         if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
             del self.tokens[n:]
+            if self.follower is not None:
+                self.follower.truncate(n)
         else:
             self.clear()
 
@@ -195,6 +210,8 @@ class Context:
         """Drop everything."""
         lib.llama_memory_clear(self._memory, False)
         self.tokens.clear()
+        if self.follower is not None:
+            self.follower.truncate(0)
 
     def decode(self, tokens: Sequence[int], *, n_rows: int = 1) -> Iterator[tuple[int, Rows]]:
         """Append tokens to the main sequence.
@@ -235,6 +252,8 @@ class Context:
             self._run()
             self.tokens.extend(chunk)
             self.n_decoded += len(chunk)
+            if self.follower is not None:
+                self.follower.process(chunk, len(self.tokens) - len(chunk))
             if end > row_start:
                 yield row_start, self._rows(end - row_start)
             start = end

@@ -66,6 +66,8 @@ class Model:
         path: the file.
         n_gpu_layers: layers on the GPU, -1 for all.
         headers_only: read metadata and vocabulary but no weights; such a model cannot decode.
+        mtp_heads: load the heads for multi-token prediction too, where the file has any.
+        is_head: a head on another model's hidden states, which cannot write by itself.
 
     Raises:
         ModelError: the file is missing, damaged, or cannot generate text.
@@ -73,12 +75,21 @@ class Model:
     Source: llama_model_load_from_file.
     """
 
-    def __init__(self, path: Path, *, n_gpu_layers: int = -1, headers_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_gpu_layers: int = -1,
+        headers_only: bool = False,
+        mtp_heads: bool = False,
+        is_head: bool = False,
+    ) -> None:
         self.handle: Any = None
         library.init()
         check_file(path)
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.load_mtp = mtp_heads
         if headers_only:
             params.no_alloc = True
             params.load_mode = _LOAD_MODE_NONE
@@ -88,10 +99,13 @@ class Model:
                 raise _load_failure(path, list(log))
         self.path = path
         self.n_gpu_layers = n_gpu_layers
+        self.has_mtp_heads = mtp_heads
+        """Whether heads for multi-token prediction were loaded if the file has any."""
         self._vocab = lib.llama_model_get_vocab(self.handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
-        self._check_can_generate()
+        if not is_head:
+            self._check_can_generate()
 
     def _check_can_generate(self) -> None:
         embedding = self.metadata(f"{self.architecture}.attention.causal") == "false"

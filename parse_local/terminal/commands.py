@@ -43,7 +43,9 @@ COMMANDS = (
     Command("/clear", "", "Forget the conversation; the system prompt stays."),
     Command("/system", "TEXT", "Set the system prompt; alone: show it; `-`: remove it."),
     Command("/stats", "", "Show what the last answer cost."),
-    Command("/strategy", "NAME", "Who writes: parse, target or draft.", get_args(Strategy)),
+    Command(
+        "/strategy", "NAME", "Who writes: parse, target, draft or speculative.", get_args(Strategy)
+    ),
     Command(
         "/accept",
         "MODE",

@@ -40,6 +40,9 @@ def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
     if result.rounds:
         parts.append(f"{percent(result.accepted_share)} from the draft")
         parts.append(count(len(result.rounds), "round"))
+    if result.tokens.spec_proposed:
+        t = result.tokens
+        parts.append(f"{t.spec_accepted:,} of {count(t.spec_proposed, 'proposed token')} accepted")
     if n_ctx is not None:
         parts.append(f"context {n_used:,}/{n_ctx:,}")
     if result.finish_reason == "cancelled":
@@ -96,6 +99,8 @@ def _tokens(result: Result) -> Table:
         ("decoded by the draft", t.draft_decoded),
         ("decoded by the target", t.target_decoded),
         ("decoded for verdicts", t.suffix_decoded),
+        ("proposed by speculation", t.spec_proposed),
+        ("proposed and accepted", t.spec_accepted),
     ):
         table.add_row(what, f"{n:,}")
     return table

@@ -1,0 +1,300 @@
+"""Token-level speculation for the target's own text: propose, decode at once, keep what agrees.
+
+Lossless: a proposed token stays only where the target's own choice (its arg-max, or
+with a temperature its own draw from its own distribution) is that token. Who proposed it
+and how likely it was plays no part, so that neither the text nor its distribution changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from parse_local.errors import SpeculatorError
+from parse_local.llama.context import Context
+from parse_local.llama.sampler import Sampler
+
+LOOKUPS = ("tail", "ngram")
+"""Sources whose proposals cost nothing to make."""
+
+
+class Proposer(Protocol):
+    """What `Speculation` needs of a `parse_local.llama.speculator.Speculator`."""
+
+    kind: str
+
+    def begin(self, sequence: Sequence[int]) -> None:
+        """Start a continuation of `sequence`."""
+
+    def propose(self, n_max: int) -> list[int]:
+        """At most `n_max` tokens that may follow."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """The sequence goes on with `tokens`."""
+
+
+@dataclass
+class Tail:
+    """The rejected tail of a draft as a guess at what the target writes instead.
+
+    Mostly the target changes a word and goes on as the draft did. So where it has just
+    left the tail its token is taken for a substitute; later on, the last tokens of the
+    sequence have to be found in the tail.
+
+    Args:
+        tokens: the tail, in the target's tokens, from the first rejected one on.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    _at: int = 1  # the tail's token that is expected next
+    _fresh: bool = True  # the last token stands in for one of the tail's, as far as is known
+
+    MATCH = 8
+    """Most tokens compared in front of a place."""
+
+    def propose(self, sequence: Sequence[int], n_max: int) -> list[int]:
+        """What may follow `sequence`: the tail from the place that resembles its end most.
+
+        A place other than the expected one has to agree in two tokens.
+        """
+        best, place = 0, -1
+        for j in range(1, len(self.tokens)):
+            n = self._n_agreeing(sequence, j)
+            expected = j == self._at
+            if n < (0 if expected and self._fresh else 1 if expected else 2):
+                continue
+            if place < 0 or (n, -abs(j - self._at)) > (best, -abs(place - self._at)):
+                best, place = n, j
+        if place < 0:
+            return []
+        self._at = place
+        return self.tokens[place : place + n_max]
+
+    def _n_agreeing(self, sequence: Sequence[int], j: int) -> int:
+        n = 0
+        limit = min(self.MATCH, j, len(sequence))
+        while n < limit and self.tokens[j - 1 - n] == sequence[-1 - n]:
+            n += 1
+        return n
+
+    def advance(self, n: int, *, followed: bool) -> None:
+        """The sequence has grown by `n` tokens; `followed` if all but the last were the tail's."""
+        self._at += n
+        self._fresh = followed
+
+
+class Governor:
+    """Decides how many tokens are worth proposing, from what this run has measured.
+
+    Proposing k tokens pays where (expected tokens) / (cost of that step) is better than a plain
+    step's. Tokens expected come from each source's acceptance rate, costs from the steps so
+    far: k tokens cost a plain step and a slope for each of them until k itself was measured.
+    Losses are bounded by an account: seconds saved go in, seconds lost come out, every plain
+    step adds 2% of its own time, and an empty account stops speculation.
+    """
+
+    SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    RATE = 0.7  # acceptance rate of a source that has not been tried
+    PRIOR = 4.0  # tokens that this prior counts for
+    KEEP = 0.98  # of what was counted, at each step: rates follow the text
+    SLOPE = 0.5  # of a plain step, for each proposed token, until measured
+    MARGIN = 1.03  # a step has to promise this much more than a plain one
+    ALLOWANCE = 0.02  # of plain time may be lost
+    START, MOST = 3.0, 20.0  # the account, in plain steps: at first, and at most
+
+    def __init__(self) -> None:
+        self.plain_s: float | None = None
+        """Seconds of a plain step; nothing is proposed before one has been measured."""
+        self._balance = self.START  # in plain steps
+        self._counts: dict[str, tuple[float, float]] = {}  # accepted, tried
+        self._costs: dict[tuple[str, int], float] = {}  # seconds of a step
+        self._slopes: dict[str, float] = {}  # seconds for each proposed token
+
+    def rate(self, source: str) -> float:
+        """Share of this source's tokens that the target agrees with."""
+        accepted, tried = self._counts.get(source, (0.0, 0.0))
+        return (accepted + self.RATE * self.PRIOR) / (tried + self.PRIOR)
+
+    def choose(self, source: str, n_max: int) -> int:
+        """How many of at most `n_max` tokens to propose; 0 where none would pay."""
+        if self.plain_s is None or self._balance <= 0:
+            return 0
+        p = min(self.rate(source), 0.99)
+        best, chosen = self.MARGIN, 0
+        for k in {*(k for k in self.SIZES if k < n_max), n_max}:
+            expected = (1 - p ** (k + 1)) / (1 - p) if k > 0 else 0.0
+            gain = expected * self.plain_s / self._cost(source, k)
+            if gain > best:
+                best, chosen = gain, k
+        return chosen
+
+    def _cost(self, source: str, k: int) -> float:
+        assert self.plain_s is not None
+        group = _group(source)
+        slope = self._slopes.get(group, self.SLOPE * self.plain_s)
+        return self._costs.get((group, k), self.plain_s + k * slope)
+
+    def plain(self, seconds: float) -> None:
+        """A step without proposals took this long."""
+        if self.plain_s is None:
+            self.plain_s = seconds
+        # A stalled step says nothing about the next ones.
+        self.plain_s += 0.2 * (min(seconds, 2 * self.plain_s) - self.plain_s)
+        self._balance = min(self.MOST, self._balance + self.ALLOWANCE)
+
+    def speculated(self, source: str, n_proposed: int, n_tokens: int, seconds: float) -> None:
+        """A step with `n_proposed` tokens of `source` took this long and gained `n_tokens`."""
+        assert self.plain_s is not None
+        n_accepted = min(n_tokens - 1, n_proposed)
+        accepted, tried = self._counts.get(source, (0.0, 0.0))
+        self._counts[source] = (
+            self.KEEP * accepted + n_accepted,
+            self.KEEP * tried + min(n_proposed, n_accepted + 1),
+        )
+        self._balance = min(self.MOST, self._balance + n_tokens - seconds / self.plain_s)
+        if n_proposed:
+            group, per_token = _group(source), (seconds - self.plain_s) / n_proposed
+            old = self._costs.get((group, n_proposed), seconds)
+            self._costs[group, n_proposed] = old + 0.3 * (min(seconds, 2 * old) - old)
+            slope = self._slopes.get(group, per_token)
+            self._slopes[group] = max(0.0, slope + 0.3 * (min(per_token, 2 * slope) - slope))
+
+
+def _group(source: str) -> str:
+    return "lookup" if source in LOOKUPS else source
+
+
+class Speculation:
+    """Writes with one model, several tokens a step where proposals hold.
+
+    Args:
+        context: of the model that writes.
+        proposer: where proposals come from besides the tail; None for nowhere.
+        n_max: most tokens proposed at once; 0 is plain decoding.
+        governor: decides how many of them; None proposes as many as there are.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        proposer: Proposer | None = None,
+        *,
+        n_max: int = 0,
+        governor: Governor | None = None,
+    ) -> None:
+        self.context = context
+        self._proposer = proposer
+        self._n_max = n_max
+        self._governor = governor
+        self._tail = Tail()
+        self._failed = False
+        self.start_count()
+
+    def start_count(self) -> None:
+        """Reset the counters of proposed and accepted tokens."""
+        self.n_proposed = 0
+        self.n_accepted = 0
+
+    def begin(self, sequence: Sequence[int], tail: Sequence[int] = ()) -> None:
+        """Start a continuation.
+
+        Args:
+            sequence: prompt and answer so far; its last token is not decoded yet.
+            tail: what a draft had in place of that token and behind it.
+        """
+        self._tail = Tail(list(tail))
+        self._failed = False
+        if self._proposer is not None:
+            try:
+                self._proposer.begin(sequence)
+            except SpeculatorError:
+                self._failed = True
+
+    def step(self, sequence: list[int], sampler: Sampler, limit: int) -> list[int]:
+        """The next tokens: accepted proposals, and one that the model chose behind them.
+
+        Args:
+            sequence: prompt and answer so far; the cache holds all but the last token.
+            sampler: of the model.
+            limit: most tokens wanted.
+
+        Returns:
+            At least one token; an end-of-generation token is always the last. The cache
+            holds all but the last.
+
+        Raises:
+            Cancelled, DecodeError, ContextLengthError: as `Context.decode`.
+        """
+        started = time.perf_counter()
+        source, proposal = self._propose(sequence, min(limit - 1, self._n_max))
+        model = self.context.model
+        for i, token in enumerate(proposal):
+            if model.is_eog(token):  # nothing follows it
+                del proposal[i + 1 :]
+                break
+        tokens: list[int] = []
+        for proposed, row in zip(
+            [*proposal, None], self._rows([sequence[-1], *proposal]), strict=False
+        ):
+            tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
+            if tokens[-1] != proposed or model.is_eog(tokens[-1]):
+                break
+        self._accept(tokens, from_tail=source == "tail")
+        if len(proposal) >= len(tokens):
+            self.context.truncate(len(sequence) + len(tokens) - 1)
+        self._account(source, len(proposal), len(tokens), time.perf_counter() - started)
+        return tokens
+
+    def _rows(self, tokens: list[int]) -> Iterator[npt.NDArray[np.float32]]:
+        for _, rows in self.context.decode(tokens, n_rows=len(tokens)):
+            yield from rows
+
+    def _propose(self, sequence: list[int], n_max: int) -> tuple[str, list[int]]:
+        # (source, tokens); "" where nobody was asked who costs time
+        if n_max <= 0:
+            return "", []
+        tail = self._tail.propose(sequence, n_max)
+        proposal = tail[: self._choose("tail", len(tail))]
+        if proposal:
+            return "tail", proposal
+        if self._proposer is None or self._failed:
+            return "", []
+        lookup = self._proposer.kind.startswith("ngram")
+        source = "ngram" if lookup else self._proposer.kind
+        n = n_max if lookup else self._choose(source, n_max)
+        if not n:
+            return "", []
+        try:
+            proposal = self._proposer.propose(n)
+        except SpeculatorError:
+            self._failed = True
+            return "", []
+        if lookup:
+            proposal = proposal[: self._choose(source, len(proposal))]
+        return source if proposal or not lookup else "", proposal
+
+    def _choose(self, source: str, n_max: int) -> int:
+        return n_max if self._governor is None else self._governor.choose(source, n_max)
+
+    def _accept(self, tokens: list[int], *, from_tail: bool) -> None:
+        self._tail.advance(len(tokens), followed=from_tail and len(tokens) > 1)
+        if self._proposer is not None and not self._failed:
+            try:
+                self._proposer.accept(tokens)
+            except SpeculatorError:
+                self._failed = True
+
+    def _account(self, source: str, n_proposed: int, n_tokens: int, seconds: float) -> None:
+        self.n_proposed += n_proposed
+        self.n_accepted += min(n_tokens - 1, n_proposed)
+        if self._governor is None:
+            return
+        if source:
+            self._governor.speculated(source, n_proposed, n_tokens, seconds)
+        else:
+            self._governor.plain(seconds)
