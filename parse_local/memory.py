@@ -8,6 +8,12 @@ from parse_local.errors import OutOfMemoryError
 
 GIB = 1 << 30
 
+CHECKPOINT_BYTES = GIB
+"""Most memory for the recurrent states of one model, whose copies are its forks and checkpoints."""
+MAX_SEQUENCES = 256
+"""LLAMA_MAX_SEQ."""
+_DRAFT_CHECKPOINTS = 8
+
 
 @dataclass(frozen=True)
 class Need:
@@ -18,20 +24,22 @@ class Need:
         kv_cache: main sequence and fork suffixes.
         compute: llama.cpp's compute and output buffers (an estimate from above).
         n_layer: blocks, for placement.
+        states: recurrent states of all sequences; 0 for memories without one.
     """
 
     weights: int
     kv_cache: int
     compute: int
     n_layer: int
+    states: int = 0
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.kv_cache + self.compute
+        return self.weights + self.kv_cache + self.compute + self.states
 
 
-def kv_cache_bytes(elements_per_token: int, n_cells: int, bytes_per_element: float) -> int:
+def kv_cache_bytes(elements_per_token: float, n_cells: int, bytes_per_element: float) -> int:
     """Size of a KV cache.
 
     Args:
@@ -40,6 +48,43 @@ def kv_cache_bytes(elements_per_token: int, n_cells: int, bytes_per_element: flo
         bytes_per_element: of the cache's type.
     """
     return int(elements_per_token * n_cells * bytes_per_element)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences of one context beside the main one.
+
+    Args:
+        forks: alive at once in a judge batch.
+        checkpoints: copies of the main sequence.
+    """
+
+    forks: int
+    checkpoints: int
+
+    @property
+    def total(self) -> int:
+        """All of them, the main one counted."""
+        return 1 + self.forks + self.checkpoints
+
+
+def share_states(state_bytes: int, max_forks: int) -> Sequences:
+    """How many forks and checkpoints a recurrent memory gets; each takes a whole state.
+
+    Args:
+        state_bytes: of one sequence.
+        max_forks: forks wanted, 0 for a model that is not asked for verdicts.
+
+    Returns:
+        As many as fit into `CHECKPOINT_BYTES`: at least one fork where forks are
+        wanted, and two checkpoints (the end of the prompt, the start of a draft).
+    """
+    room = min(MAX_SEQUENCES, CHECKPOINT_BYTES // max(1, state_bytes)) - 1
+    if not max_forks:
+        return Sequences(0, max(2, min(_DRAFT_CHECKPOINTS, room)))
+    # Beside the boundaries, three places are kept to come back to.
+    forks = max(1, min(max_forks, (room - 3) // 2))
+    return Sequences(forks, max(2, min(forks + 3, room - forks)))
 
 
 def compute_bytes(n_vocab: int, n_embd: int, n_ubatch: int, n_rows: int) -> int:
@@ -67,7 +112,7 @@ def check(needs: dict[str, Need], available: int) -> None:
     if total <= available:
         return
     parts = ", ".join(
-        f"{role}: weights {n.weights / GIB:.1f} + KV cache {n.kv_cache / GIB:.1f}"
+        f"{role}: weights {n.weights / GIB:.1f} + KV cache {(n.kv_cache + n.states) / GIB:.1f}"
         f" + buffers {n.compute / GIB:.1f}"
         for role, n in needs.items()
     )
@@ -94,7 +139,7 @@ def place(free: int, draft: Need | None, target: Need) -> tuple[int, int]:
     def layers(need: Need, room: int) -> int:
         if need.total <= room:
             return need.n_layer + 1
-        per_layer = (need.weights + need.kv_cache) / (need.n_layer + 1)
+        per_layer = (need.weights + need.kv_cache + need.states) / (need.n_layer + 1)
         return max(0, int((room - need.compute) // per_layer))
 
     n_draft = layers(draft, free) if draft else 0

@@ -11,15 +11,16 @@ import psutil
 
 from parse_local import memory, speculation_setup
 from parse_local.engine import Engine
-from parse_local.errors import JudgeError, PairError, TemplateError
+from parse_local.errors import JudgeError, TemplateError
 from parse_local.judge import make_judge
 from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.context import KV_BYTES, N_UBATCH, Context, max_rows
+from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.paths import package_models_dir
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, load_profile
+from parse_local.room import Room, need_of, room_for
 from parse_local.speculation_setup import SpecPlan
 from parse_local.writer import Writer, template_of
 
@@ -102,12 +103,13 @@ def load_pair(
                 n_gpu_layers=placement.n_gpu_layers,
                 mtp_heads=role == "target" and spec is not None and spec.uses_target_heads,
             )
-            forks = options.max_forks if role == "target" and plan.suffix else 0
+            room = plan.rooms[role]
             context = Context(
                 model,
                 n_ctx=options.n_ctx,
-                n_fork_cells=forks * plan.suffix,
-                max_forks=forks,
+                n_fork_cells=room.n_fork_cells,
+                max_forks=room.sequences.forks,
+                n_checkpoints=room.sequences.checkpoints,
                 n_threads=options.n_threads,
                 kv_type=options.kv_type,
                 flash_attn=options.flash_attn,
@@ -187,24 +189,19 @@ def _profile(pair_name: str, path: PathLike | None) -> Profile:
 @dataclass(frozen=True)
 class _Plan:
     placements: dict[str, Placement]
-    suffix: int  # cells that one fork needs
+    rooms: dict[str, Room]
     spec: SpecPlan | None
 
 
 def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Plan:
-    suffix = 0
     spec: SpecPlan | None = None
     spec_path = None if options.spec_model is None else _locate(options.spec_model)
+    rooms: dict[str, Room] = {}
     needs: dict[str, memory.Need] = {}
     for role in reversed(paths):  # target and draft do not depend on each other
         headers = Model(paths[role], headers_only=True)
         try:
-            if len(paths) > 1 and not headers.can_rollback:
-                raise PairError(
-                    f"{headers.path.name} ({headers.architecture}) has recurrent memory, which "
-                    "cannot be rolled back to an accepted prefix; run it alone with "
-                    "--strategy target."
-                )
+            suffix = 0
             if role == "target":
                 suffix = _suffix_cells(headers, profile)
                 spec = speculation_setup.plan(
@@ -212,15 +209,15 @@ def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Pl
                 )
                 if spec is not None and spec.uses_target_heads:
                     needs["spec"] = _head_need(headers, options)
-            n_fork_cells = suffix * options.max_forks if role == "target" else 0
-            needs[role] = _need(headers, options, n_fork_cells)
+            rooms[role] = room_for(headers, options, suffix)
+            needs[role] = rooms[role].need
         finally:
             headers.close()
     if spec is not None and spec.path is not None:
         paths = {"spec": spec.path, **paths}
         headers = Model(spec.path, headers_only=True, is_head=True)
         try:
-            needs["spec"] = _need(headers, options, options.spec_max + 1)
+            needs["spec"] = need_of(headers, options, options.spec_max + 1)
         finally:
             headers.close()
         if spec.shares_draft:
@@ -239,13 +236,13 @@ def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Pl
         on_gpu = (options.n_gpu_layers, options.n_gpu_layers)
         spec_layers = options.n_gpu_layers
     layers = dict(zip(("draft", "target", "spec"), (*on_gpu, spec_layers), strict=True))
-    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, suffix, spec)
+    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, rooms, spec)
 
 
 def _head_need(target: Model, options: LoadOptions) -> memory.Need:
     # MTP heads in the target's file: their weights are among the target's, the rest is one
     # layer's cache and the buffers of a model that is as wide.
-    whole = _need(target, options, options.spec_max + 1)
+    whole = need_of(target, options, options.spec_max + 1)
     return replace(whole, weights=0, kv_cache=whole.kv_cache // max(1, target.n_layer), n_layer=1)
 
 
@@ -259,18 +256,3 @@ def _suffix_cells(model: Model, profile: Profile) -> int:
     except (JudgeError, TemplateError):
         return 0
     return max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
-
-
-def _need(model: Model, options: LoadOptions, n_fork_cells: int) -> memory.Need:
-    return memory.Need(
-        weights=model.n_bytes,
-        kv_cache=memory.kv_cache_bytes(
-            model.kv_elements_per_token(),
-            options.n_ctx + n_fork_cells,
-            KV_BYTES[options.kv_type],
-        ),
-        compute=memory.compute_bytes(
-            model.n_vocab, model.n_embd, N_UBATCH, max_rows(model.n_vocab)
-        ),
-        n_layer=model.n_layer,
-    )

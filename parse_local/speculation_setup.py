@@ -69,7 +69,7 @@ def plan(
     """
     if spec == "none":
         return None
-    if not target.can_rollback:
+    if not target.memory_kind.can_cut:
         return _refuse(spec, target)
     governed = spec == "auto"
     if governed and not speculator.available():

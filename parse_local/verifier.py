@@ -57,7 +57,10 @@ class Verifier:
         """
         n_draft = len(draft.tokens)
         cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
-        evidence = self.score(sequence, draft, [*cuts, n_draft])
+        judged = self._judge is not None and self._policy.can_accept_prefixes
+        if judged:
+            cuts = self._context.forkable(cuts)
+        evidence = self.score(sequence, draft, [*cuts, n_draft], fork_at=cuts if judged else ())
         boundaries: list[Boundary] = []
         if self._judge is not None and n_draft:
             if draft.complete:
@@ -82,8 +85,9 @@ class Verifier:
         assert self._judge is not None
         n_draft = len(draft.tokens)
         cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
-        evidence = self.score(prompt, draft, [*cuts, n_draft], logprobs=True)
         cuts = spread([c for c in cuts if c < n_draft], self._policy.max_forks)
+        cuts = self._context.forkable(cuts)
+        evidence = self.score(prompt, draft, [*cuts, n_draft], fork_at=cuts, logprobs=True)
         boundaries: list[Boundary] = []
         for question, at in ((self._judge.prefix, cuts), (self._judge.full, [n_draft])):
             boundaries += self._ask(question, prompt, draft, at, evidence)
@@ -99,9 +103,23 @@ class Verifier:
         )
 
     def score(
-        self, sequence: list[int], draft: Draft, cuts: Sequence[int], *, logprobs: bool = False
+        self,
+        sequence: list[int],
+        draft: Draft,
+        cuts: Sequence[int],
+        *,
+        fork_at: Sequence[int] = (),
+        logprobs: bool = False,
     ) -> Evidence:
-        """Decode what is missing of `sequence`, then the draft, reading one row a draft token."""
+        """Decode what is missing of `sequence`, then the draft, reading one row a draft token.
+
+        Args:
+            sequence: prompt and answer so far.
+            draft: in the target's tokens.
+            cuts: where the evidence is wanted, in tokens of the draft.
+            fork_at: those of them where verdicts may be asked for.
+            logprobs: gather log-probabilities whatever the mode.
+        """
         evidence = Evidence(
             self._sampler,
             draft.tokens,
@@ -113,8 +131,10 @@ class Verifier:
             n_threads=self._context.n_threads,
         )
         missing = sequence[self._context.sync(sequence) :]
+        # Before the row of the draft's first token: the state to come back to.
+        places = [len(sequence) - 1, *(len(sequence) + c for c in fork_at)]
         for start, rows in self._context.decode(
-            missing + draft.tokens, n_rows=len(draft.tokens) + 1
+            missing + draft.tokens, n_rows=len(draft.tokens) + 1, cuts=places
         ):
             evidence.add(start - len(missing) + 1, rows)
         return evidence

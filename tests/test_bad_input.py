@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
         "noncausal.gguf": tiny(seed=1, causal=False),
         "t5.gguf": tiny(seed=1, architecture="t5"),
         "unknown.gguf": tiny(seed=1, architecture="hal9000"),
-        "mamba.gguf": tiny(seed=1, architecture="mamba"),
+        "dream.gguf": tiny(seed=1, architecture="dream"),
         "syntax.gguf": tiny(seed=1, template="{% for %}"),
         "raises.gguf": tiny(seed=1, template="{{ raise_exception('only in verse') }}"),
     }.items():
@@ -90,11 +90,18 @@ VERIFY = ["verify", "--threads", "1", "--target", "t.gguf", "--prompt-file"]
         ([*ALONE, "bert.gguf", "x"], 1, "bert.gguf is an embedding model (bert)"),
         ([*ALONE, "noncausal.gguf", "x"], 1, "noncausal.gguf is an embedding model (llama)"),
         ([*ALONE, "t5.gguf", "x"], 1, "t5.gguf is an encoder-decoder model (t5)"),
+        ([*ALONE, "dream.gguf", "x"], 1, "dream.gguf is a diffusion model (dream)"),
+        ([*PAIR, "--draft", "dream.gguf", "x"], 1, "dream.gguf is a diffusion model (dream)"),
+        (["chat", "--target", "t5.gguf", "--draft", "d.gguf"], 1, "t5.gguf is an encoder-decoder"),
+        (
+            ["verify", "--target", "bert.gguf", "--prompt-file", "q.txt", "--draft-file", "a.txt"],
+            1,
+            "is an embedding model",
+        ),
         ([*ALONE, "unknown.gguf", "x"], 1, "'hal9000', which this llama.cpp does not know"),
         ([*ALONE, "syntax.gguf", "x"], 1, "chat template of syntax.gguf is not valid Jinja"),
         ([*ALONE, "raises.gguf", "x"], 1, "refuses this conversation (only in verse)"),
         ([*PAIR, "--draft", "tensors.gguf", "x"], 1, "tensors.gguf is truncated or damaged"),
-        ([*PAIR, "--draft", "mamba.gguf", "x"], 1, "mamba.gguf (mamba) has recurrent memory"),
         # sizes
         ([*PAIR, "--ctx", "100000000000", "x"], 1, "This needs about"),
         ([*PAIR, "--ctx", "30", "x" * 40], 1, "tokens and the context of t.gguf holds 30"),

@@ -259,25 +259,6 @@ def test_an_unknown_token_is_an_error_and_changes_nothing(make: Any) -> None:
     np.testing.assert_allclose(extended, row(make(), [*tokens, 3]), rtol=0, atol=1e-5)
 
 
-def test_a_recurrent_model_starts_over_where_it_cannot_roll_back(tiny: Tiny, make: Any) -> None:
-    model = Model(tiny(seed=3, architecture="mamba"))
-    context = make(model, kv_type="f32")
-    tokens = some_tokens(40)
-    row(context, tokens)
-    context.start_count()
-    longer = row(context, [*tokens, 1, 2, 3])  # nothing has to be cut off
-    assert (context.n_reused, context.n_decoded) == (40, 3)
-    context.start_count()
-    back = row(context, [*tokens, 1])
-    assert (context.n_reused, context.n_decoded) == (0, 41)
-    fresh = make(model)
-    np.testing.assert_allclose(back, row(fresh, [*tokens, 1]), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(longer, row(fresh, [*tokens, 1, 2, 3]), rtol=0, atol=1e-5)
-    for c in (context, fresh):
-        c.close()
-    model.close()
-
-
 # cancelling
 
 

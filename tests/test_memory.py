@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from parse_local.errors import OutOfMemoryError
-from parse_local.memory import GIB, Need, check, compute_bytes, kv_cache_bytes, place
+from parse_local.memory import (
+    GIB,
+    Need,
+    Sequences,
+    check,
+    compute_bytes,
+    kv_cache_bytes,
+    place,
+    share_states,
+)
 
 
 def need(gib: float, n_layer: int = 10) -> Need:
@@ -52,3 +61,22 @@ def test_the_draft_is_placed_first(free: float, expected: tuple[int, int]) -> No
 
 def test_a_target_alone_is_placed_alone() -> None:
     assert place(2 * GIB, None, need(1.0)) == (0, 11)
+
+
+@pytest.mark.parametrize(
+    ("mib", "max_forks", "expected"),
+    [
+        (0, 32, Sequences(32, 35)),  # nothing to bound it
+        (0, 255, Sequences(126, 129)),  # 256 sequences are llama.cpp's limit
+        (50, 32, Sequences(8, 11)),  # 20 states in 1 GiB
+        (300, 32, Sequences(1, 2)),  # 3 states, and 4 are the least
+        (300, 0, Sequences(0, 2)),
+        (1, 0, Sequences(0, 8)),  # a draft model needs no more
+    ],
+)
+def test_states_are_shared_out(mib: int, max_forks: int, expected: Sequences) -> None:
+    assert share_states(mib << 20, max_forks) == expected
+
+
+def test_states_count() -> None:
+    assert Need(1, 2, 3, 1, states=4).total == 10

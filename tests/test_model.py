@@ -49,7 +49,7 @@ def test_metadata(model: Model) -> None:
     assert model.n_ctx_train == 8192
     assert model.n_bytes == model.path.stat().st_size
     assert model.kv_elements_per_token() == 2 * 2 * 16  # K and V, two heads, 16 wide
-    assert model.can_rollback
+    assert model.memory_kind.path == "unified"
 
 
 def test_a_long_metadata_value_is_read_whole(tiny: Tiny) -> None:
@@ -130,9 +130,3 @@ def test_what_cannot_write_text_is_refused(tiny: Tiny, arguments: dict, message:
     with pytest.raises(ModelError) as caught:
         Model(tiny(seed=1, **arguments))
     assert message in str(caught.value)
-
-
-def test_a_recurrent_model_cannot_roll_back(tiny: Tiny) -> None:
-    model = Model(tiny(seed=3, architecture="mamba"), headers_only=True)
-    assert not model.can_rollback
-    model.close()

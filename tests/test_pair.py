@@ -11,7 +11,7 @@ import pytest
 from asking import answer
 
 from parse_local import LoadOptions, load_pair, memory
-from parse_local.errors import ModelError, OutOfMemoryError, PairError, UsageError
+from parse_local.errors import ModelError, OutOfMemoryError, UsageError
 from parse_local.llama._bindings import lib
 from parse_local.pair import SUFFIX_SLACK
 
@@ -63,11 +63,29 @@ def test_placements_name_both_models(load: Callable[..., Any], tiny: Tiny) -> No
     assert engine.pair_name == target.stem
 
 
-def test_a_recurrent_model_is_refused_in_a_pair(tiny: Tiny) -> None:
-    mamba, llama = tiny(seed=3, architecture="mamba"), tiny(seed=1)
-    for roles in ({"target": mamba, "draft": llama}, {"target": llama, "draft": mamba}):
-        with pytest.raises(PairError, match=r"\(mamba\) has recurrent memory.* run it alone"):
-            load_pair(**roles)
+def test_a_recurrent_model_gets_forks_and_checkpoints(load: Callable[..., Any], tiny: Tiny) -> None:
+    mamba = tiny(seed=3, architecture="mamba")
+    target = load(target=mamba, max_forks=7).target.context
+    assert target.max_forks == 7
+    assert lib.llama_n_seq_max(target.handle) == 1 + 7 + (7 + 3)
+    draft = load(target=tiny(seed=1), draft=mamba).draft.context
+    assert lib.llama_n_seq_max(draft.handle) == 1 + 8
+
+
+def test_states_are_part_of_the_memory_that_is_checked(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A hundredth of a GiB for all states, of which this model's takes 31,457 bytes.
+    monkeypatch.setattr(memory, "CHECKPOINT_BYTES", 10 * 31_457)
+    seen: dict[str, memory.Need] = {}
+    monkeypatch.setattr(memory, "check", lambda needs, available: seen.update(needs))
+    mamba = tiny(seed=3, architecture="mamba", n_layer=2)
+    engine = load_pair(target=mamba, draft=mamba, n_ctx=512)
+    n_seq = [lib.llama_n_seq_max(w.context.handle) for w in (engine.target, engine.draft)]
+    engine.close()
+    assert n_seq == [1 + 3 + 6, 1 + 8]
+    assert [seen[role].states for role in ("target", "draft")] == [n * 31_457 for n in n_seq]
+    assert [seen[role].kv_cache for role in ("target", "draft")] == [0, 0]
 
 
 def test_a_recurrent_model_runs_alone(load: Callable[..., Any], tiny: Tiny) -> None:

@@ -7,11 +7,12 @@ asked otherwise, so that results of differently shaped batches agree to rounding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
+from tiny_architectures import WRITERS, Layers, llama
 
 CHATML = (
     "{% for message in messages %}"
@@ -25,8 +26,15 @@ ASCII = [chr(i) for i in range(33, 127)] + ["Ġ", "Ċ"]
 READABLE = dict.fromkeys(ASCII, 12.0)
 """A bias that makes a model write printable ASCII nearly always."""
 
-Add = Callable[..., None]
-Layers = Callable[[gguf.GGUFWriter, Add, int, int, int], None]
+_WRITES_BACK = (
+    "attn_output.weight",
+    "ffn_down.weight",
+    "ffn_down_exps.weight",
+    "ffn_down_shexp.weight",
+    "ssm_out.weight",
+    "shortconv.out_proj.weight",
+)
+# Matrices whose result is added to the residual stream.
 
 
 def byte_symbols() -> list[str]:
@@ -63,9 +71,11 @@ def write_tiny_gguf(
         vocab_seed: shuffles the token ids: another vocabulary, but still the same
             function of the text where the seed is the same.
         template: chat template, None for a file without one.
-        architecture: llama; gemma3 (a sliding window of 32 tokens on every second layer);
-            mamba (recurrent); bert (embedding model); t5 (encoder and decoder); any other
-            name gives llama's tensors under that name.
+        architecture: a name in `tiny_architectures.WRITERS`: llama; gemma3 (a sliding
+            window of 32 tokens on every second layer); mamba and mamba2 (recurrent); jamba,
+            granitehybrid, lfm2, qwen35 and qwen3next (hybrid: attention on every second
+            layer); qwen3moe; bert (embedding model); t5 (encoder and decoder). Any
+            other name gives llama's tensors under that name.
         scale: of the output matrix; larger makes the distributions more peaked.
         weights_from: seed of another model that this one is close to: the
             weights are that model's with a little noise, so that drafts agree often.
@@ -116,8 +126,8 @@ def write_tiny_gguf(
 
     def add(name: str, *shape: int, gain: float = 1.0) -> None:
         values = matrix(*shape, gain=gain)
-        if bias and name.endswith(("attn_output.weight", "ffn_down.weight")):
-            values[0] = 0.0  # the first dimension stays the constant that carries the bias
+        if bias and name.endswith(_WRITES_BACK):
+            values[..., 0, :] = 0.0  # the first dimension stays the constant that carries the bias
         w.add_tensor(name, values.astype(dtype))
 
     def per_token(*, gain: float) -> np.ndarray:
@@ -129,7 +139,8 @@ def write_tiny_gguf(
     if bias:
         embedding[:, 0] = 2.0
     w.add_tensor("token_embd.weight", embedding.astype(dtype))
-    (write_layers or _WRITERS.get(architecture, _llama))(w, add, n_layer, n_embd, n_ff)
+    write = write_layers or WRITERS.get(architecture, llama)
+    write(w, add, n_layer, n_embd, n_ff)
     output = per_token(gain=scale)
     if bias:
         output[:, 0] = 0.0
@@ -143,103 +154,3 @@ def write_tiny_gguf(
     w.write_tensors_to_file()
     w.close()
     return path
-
-
-def _ones(w: gguf.GGUFWriter, name: str, n: int) -> None:
-    w.add_tensor(name, np.ones(n, np.float32))
-
-
-def _heads(w: gguf.GGUFWriter, n_head: int, n_head_kv: int) -> None:
-    w.add_head_count(n_head)
-    w.add_head_count_kv(n_head_kv)
-
-
-def _llama(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
-    _heads(w, 4, 2)
-    w.add_rope_dimension_count(n_embd // 4)
-    for i in range(n_layer):
-        _ones(w, f"blk.{i}.attn_norm.weight", n_embd)
-        add(f"blk.{i}.attn_q.weight", n_embd, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_k.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_v.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_output.weight", n_embd, n_embd, gain=2.0)
-        _ones(w, f"blk.{i}.ffn_norm.weight", n_embd)
-        add(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
-        add(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
-        add(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
-    _ones(w, "output_norm.weight", n_embd)
-
-
-def _gemma3(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
-    w.add_sliding_window(32)
-    w.add_uint32("gemma3.attention.sliding_window_pattern", 2)
-    w.add_key_length(n_embd // 4)
-    w.add_value_length(n_embd // 4)
-    _llama(w, add, n_layer, n_embd, n_ff)
-    for i in range(n_layer):
-        for name in ("post_attention_norm", "post_ffw_norm"):
-            _ones(w, f"blk.{i}.{name}.weight", n_embd)
-        for name in ("attn_q_norm", "attn_k_norm"):
-            _ones(w, f"blk.{i}.{name}.weight", n_embd // 4)
-
-
-def _mamba(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
-    n_inner, n_state, n_conv, rank = 2 * n_embd, 16, 4, 4
-    w.add_ssm_conv_kernel(n_conv)
-    w.add_ssm_inner_size(n_inner)
-    w.add_ssm_state_size(n_state)
-    w.add_ssm_time_step_rank(rank)
-    for i in range(n_layer):
-        _ones(w, f"blk.{i}.attn_norm.weight", n_embd)
-        add(f"blk.{i}.ssm_in.weight", 2 * n_inner, n_embd)
-        w.add_tensor(f"blk.{i}.ssm_conv1d.weight", np.full((n_inner, n_conv), 0.25, np.float32))
-        _ones(w, f"blk.{i}.ssm_conv1d.bias", n_inner)
-        add(f"blk.{i}.ssm_x.weight", rank + 2 * n_state, n_inner)
-        add(f"blk.{i}.ssm_dt.weight", n_inner, rank)
-        _ones(w, f"blk.{i}.ssm_dt.bias", n_inner)
-        w.add_tensor(f"blk.{i}.ssm_a", -np.ones((n_inner, n_state), np.float32))
-        _ones(w, f"blk.{i}.ssm_d", n_inner)
-        add(f"blk.{i}.ssm_out.weight", n_embd, n_inner)
-    _ones(w, "output_norm.weight", n_embd)
-
-
-def _bert(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
-    _heads(w, 4, 4)
-    w.add_layer_norm_eps(1e-5)
-    w.add_token_type_count(2)
-    w.add_pooling_type(gguf.PoolingType.MEAN)
-    add("token_types.weight", 2, n_embd)
-    add("position_embd.weight", 8192, n_embd)
-    for name in ("weight", "bias"):
-        _ones(w, f"token_embd_norm.{name}", n_embd)
-        for i in range(n_layer):
-            _ones(w, f"blk.{i}.attn_output_norm.{name}", n_embd)
-            _ones(w, f"blk.{i}.layer_output_norm.{name}", n_embd)
-    for i in range(n_layer):
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            add(f"blk.{i}.{name}.weight", n_embd, n_embd)
-            _ones(w, f"blk.{i}.{name}.bias", n_embd)
-        add(f"blk.{i}.ffn_up.weight", n_ff, n_embd)
-        _ones(w, f"blk.{i}.ffn_up.bias", n_ff)
-        add(f"blk.{i}.ffn_down.weight", n_embd, n_ff)
-        _ones(w, f"blk.{i}.ffn_down.bias", n_embd)
-
-
-def _t5(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
-    _heads(w, 4, 4)
-    w.add_relative_attn_buckets_count(32)
-    _ones(w, "enc.output_norm.weight", n_embd)
-    _ones(w, "dec.output_norm.weight", n_embd)
-    for i in range(n_layer):
-        for half in ("enc", "dec"):
-            attentions = ["attn", "cross_attn"] if half == "dec" else ["attn"]
-            for attention in attentions:
-                _ones(w, f"{half}.blk.{i}.{attention}_norm.weight", n_embd)
-                for name in ("q", "k", "v", "o"):
-                    add(f"{half}.blk.{i}.{attention}_{name}.weight", n_embd, n_embd)
-            _ones(w, f"{half}.blk.{i}.ffn_norm.weight", n_embd)
-            add(f"{half}.blk.{i}.ffn_up.weight", n_ff, n_embd)
-            add(f"{half}.blk.{i}.ffn_down.weight", n_embd, n_ff)
-
-
-_WRITERS = {"llama": _llama, "gemma3": _gemma3, "mamba": _mamba, "bert": _bert, "t5": _t5}

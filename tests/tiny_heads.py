@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
-from tiny_gguf import Add, _heads, _ones
+from tiny_architectures import Add, heads, ones
 
 
 def eagle3(
@@ -17,7 +17,7 @@ def eagle3(
 ) -> None:
     """A head that reads the inputs of layers 0, 1 and 2 of a target that is `n_target` wide."""
     assert n_layer == 1
-    _heads(w, 4, 2)
+    heads(w, 4, 2)
     w.add_rope_dimension_count(n_embd // 4)
     w.add_key_length(n_embd // 4)
     w.add_value_length(n_embd // 4)
@@ -28,7 +28,7 @@ def eagle3(
     fuse[0, 0] = 1.0  # the constant dimension stays what it is
     w.add_tensor("fc.weight", fuse.astype(np.float32))
     for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
-        _ones(w, f"blk.0.{name}.weight", n_embd)
+        ones(w, f"blk.0.{name}.weight", n_embd)
     add("blk.0.attn_q.weight", n_embd, 2 * n_embd)
     add("blk.0.attn_k.weight", n_embd // 2, 2 * n_embd)
     add("blk.0.attn_v.weight", n_embd // 2, 2 * n_embd)
@@ -36,13 +36,13 @@ def eagle3(
     add("blk.0.ffn_gate.weight", n_ff, n_embd)
     add("blk.0.ffn_up.weight", n_ff, n_embd)
     add("blk.0.ffn_down.weight", n_embd, n_ff)
-    _ones(w, "output_norm.weight", n_embd)
+    ones(w, "output_norm.weight", n_embd)
 
 
 def glm4moe(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
     """A mixture of two experts whose last block is an MTP head."""
     n_expert, n_ff_exp = 2, n_ff // 2
-    _heads(w, 4, 2)
+    heads(w, 4, 2)
     w.add_rope_dimension_count(n_embd // 4)
     w.add_key_length(n_embd // 4)
     w.add_value_length(n_embd // 4)
@@ -53,12 +53,12 @@ def glm4moe(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) 
     w.add_leading_dense_block_count(0)
     w.add_nextn_predict_layers(1)
     for i in range(n_layer):
-        _ones(w, f"blk.{i}.attn_norm.weight", n_embd)
+        ones(w, f"blk.{i}.attn_norm.weight", n_embd)
         add(f"blk.{i}.attn_q.weight", n_embd, n_embd, gain=2.0)
         add(f"blk.{i}.attn_k.weight", n_embd // 2, n_embd, gain=2.0)
         add(f"blk.{i}.attn_v.weight", n_embd // 2, n_embd, gain=2.0)
         add(f"blk.{i}.attn_output.weight", n_embd, n_embd, gain=2.0)
-        _ones(w, f"blk.{i}.post_attention_norm.weight", n_embd)
+        ones(w, f"blk.{i}.post_attention_norm.weight", n_embd)
         add(f"blk.{i}.ffn_gate_inp.weight", n_expert, n_embd)
         w.add_tensor(f"blk.{i}.exp_probs_b.bias", np.zeros(n_expert, np.float32))
         for part, shape in (
@@ -76,6 +76,6 @@ def glm4moe(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) 
     join[0] = 0.0
     join[0, 0] = 1.0
     w.add_tensor(f"blk.{head}.nextn.eh_proj.weight", join.astype(np.float32))
-    _ones(w, f"blk.{head}.nextn.enorm.weight", n_embd)
-    _ones(w, f"blk.{head}.nextn.hnorm.weight", n_embd)
-    _ones(w, "output_norm.weight", n_embd)
+    ones(w, f"blk.{head}.nextn.enorm.weight", n_embd)
+    ones(w, f"blk.{head}.nextn.hnorm.weight", n_embd)
+    ones(w, "output_norm.weight", n_embd)

@@ -38,6 +38,11 @@ class Batch:
         """Empty the batch."""
         self.native.n_tokens = 0
 
+    @property
+    def has_forks(self) -> bool:
+        """Whether any token is of another sequence than the main one."""
+        return bool(self._seq[: self.native.n_tokens].any())
+
     def add(self, seq: int, pos: int, tokens: Sequence[int], *, n_rows: int) -> None:
         """Append consecutive tokens of one sequence.
 

@@ -3,6 +3,8 @@
 Sequence 0 is the main sequence; sequences 1… are forks of it that live for one
 judge batch. The cache is unified, so that a fork shares the cells of its prefix
 and llama.cpp builds PARSE's attention mask from the sequence ids (PARSE, section 3).
+Memories that cannot be cut (recurrent, hybrid) fork and roll back from copies that
+are taken while decoding (`checkpoints`); nothing above this module knows the difference.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.batch import N_BATCH, Batch
 from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.checkpoints import MIN_CHECKPOINTS, Checkpoints
 from parse_local.llama.model import Model
 from parse_local.llama.scores import Rows
 
@@ -86,6 +89,8 @@ class Context:
         n_ctx: tokens of the main sequence.
         n_fork_cells: further cells for the suffixes of one judge batch.
         max_forks: most forks alive at once.
+        n_checkpoints: most copies of the main sequence, at least 2; taken only where the
+            memory cannot be cut.
         n_threads: CPU threads.
         kv_type: "f16", "q8_0", "q4_0" or "f32".
         flash_attn: "auto", "on" or "off". On CPUs its two code paths (fewer than 64
@@ -107,6 +112,7 @@ class Context:
         n_ctx: int,
         n_fork_cells: int = 0,
         max_forks: int = 1,
+        n_checkpoints: int = 4,
         n_threads: int | None = None,
         kv_type: str = "f16",
         flash_attn: str = "auto",
@@ -124,11 +130,12 @@ class Context:
         self.start_count()
         self._max_rows = max_rows(model.n_vocab)
 
+        n_checkpoints = 0 if model.memory_kind.can_cut else max(MIN_CHECKPOINTS, n_checkpoints)
         params = lib.llama_context_default_params()
         params.n_ctx = n_ctx + n_fork_cells
         params.n_batch = N_BATCH
         params.n_ubatch = N_UBATCH
-        params.n_seq_max = max_forks + 1
+        params.n_seq_max = 1 + max_forks + n_checkpoints
         params.n_outputs_max = max(self._max_rows, max_forks)
         params.n_threads = params.n_threads_batch = self.n_threads
         params.flash_attn_type = FLASH_ATTN[flash_attn]
@@ -142,6 +149,9 @@ class Context:
                 raise _creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
         self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
         self._memory = lib.llama_get_memory(self.handle)
+        self._checkpoints: Checkpoints | None = None
+        if n_checkpoints:
+            self._checkpoints = Checkpoints(self._memory, 1 + max_forks, n_checkpoints)
         self._batch = Batch()
         self._install_abort_callback()
 
@@ -169,8 +179,9 @@ class Context:
         """Roll back to what the cache shares with `tokens`.
 
         Returns:
-            How many tokens are kept: the common prefix, and never all of
-            `tokens`, because the last one has to be decoded for its output row.
+            How many tokens are kept: the common prefix (or what `truncate` leaves of
+            it), and never all of `tokens`, because the last one has to be decoded for
+            its output row.
         """
         limit = min(len(self.tokens), len(tokens) - 1)
         n = 0
@@ -183,42 +194,72 @@ class Context:
         """Make the main sequence `tokens` without its last, decoding only what is missing.
 
         The last token is left for the decode that needs its output row. The
-        first call after `start_count` sets `n_reused`.
+        first call after `start_count` sets `n_reused`. A memory that cannot be cut
+        can come back to where this ends.
         """
         n_kept = self.sync(tokens)
+        is_prompt = self.n_reused is None
         if self.n_reused is None:
             self.n_reused = n_kept
         for _ in self.decode(tokens[n_kept:-1], n_rows=0):
             pass
+        if self._checkpoints is not None:
+            self._checkpoints.take(len(self.tokens), keep=is_prompt)
 
-    def truncate(self, n: int) -> None:
+    def truncate(self, n: int) -> int:
         """Drop the main sequence's tokens from position `n` on.
 
-        Where the memory cannot cut a sequence (recurrent models), everything
-        is dropped, and the next decode starts from nothing.
+        A memory that cannot be cut goes back to its last checkpoint at or before
+        `n`. The tokens between the two are for the caller to decode again, best
+        together with what follows; `rewind` does it at once.
+
+        Returns:
+            How many tokens are left.
         """
         # Asked of llama.cpp even when nothing should be there: an exception
         # between a decode and our own bookkeeping may have left cells behind.
         if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
             del self.tokens[n:]
-            if self.follower is not None:
-                self.follower.truncate(n)
-        else:
+            if self._checkpoints is not None:
+                self._checkpoints.forget_beyond(n)
+        elif self._checkpoints is None:
             self.clear()
+        else:
+            tokens, self.tokens = self.tokens, []  # what is claimed if this is interrupted
+            self.tokens = tokens[: self._checkpoints.restore(n)]
+        if self.follower is not None:
+            self.follower.truncate(len(self.tokens))
+        return len(self.tokens)
+
+    def rewind(self, n: int) -> None:
+        """Make the main sequence its own first `n` tokens, whatever the memory.
+
+        Raises:
+            Cancelled, DecodeError: as `decode`, where tokens had to be decoded again.
+        """
+        wanted = self.tokens[:n]
+        for _ in self.decode(wanted[self.truncate(n) :], n_rows=0):
+            pass
 
     def clear(self) -> None:
         """Drop everything."""
         lib.llama_memory_clear(self._memory, False)
+        if self._checkpoints is not None:
+            self._checkpoints.forget_beyond(0)
         self.tokens.clear()
         if self.follower is not None:
             self.follower.truncate(0)
 
-    def decode(self, tokens: Sequence[int], *, n_rows: int = 1) -> Iterator[tuple[int, Rows]]:
+    def decode(
+        self, tokens: Sequence[int], *, n_rows: int = 1, cuts: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Rows]]:
         """Append tokens to the main sequence.
 
         Args:
             tokens: what to append.
             n_rows: output rows wanted, counted from the end.
+            cuts: lengths of the main sequence that it may later be forked at or rolled
+                back to; a memory that cannot be cut takes its checkpoints there.
 
         Yields:
             (index of the first row's token in `tokens`, rows) chunk by chunk;
@@ -231,7 +272,7 @@ class Context:
             DecodeError: llama.cpp failed.
         """
         self._require_room(len(tokens), self.n_ctx)
-        yield from self._decode(tokens, n_rows)
+        yield from self._decode(tokens, n_rows, cuts)
 
     def _require_room(self, n: int, limit: int) -> None:
         if len(self.tokens) + n > limit:
@@ -240,12 +281,18 @@ class Context:
                 f"{limit:,}; raise --ctx or shorten the conversation."
             )
 
-    def _decode(self, tokens: Sequence[int], n_rows: int) -> Iterator[tuple[int, Rows]]:
+    def _decode(
+        self, tokens: Sequence[int], n_rows: int, cuts: Sequence[int] = ()
+    ) -> Iterator[tuple[int, Rows]]:
         first_row = len(tokens) - n_rows
+        stops = self._checkpoints.stops(len(self.tokens), cuts) if self._checkpoints else []
         start = 0
         while start < len(tokens):
+            stops = self._take_checkpoint(stops)
             row_start = max(start, first_row)
             end = min(len(tokens), start + N_BATCH, row_start + self._max_rows)
+            if stops:
+                end = min(end, start + stops[0] - len(self.tokens))
             chunk = tokens[start:end]
             self._batch.clear()
             self._batch.add(0, len(self.tokens), chunk, n_rows=max(0, end - row_start))
@@ -257,6 +304,13 @@ class Context:
             if end > row_start:
                 yield row_start, self._rows(end - row_start)
             start = end
+        self._take_checkpoint(stops)
+
+    def _take_checkpoint(self, stops: list[int]) -> list[int]:
+        if self._checkpoints is None or stops[:1] != [len(self.tokens)]:
+            return stops
+        self._checkpoints.take(len(self.tokens))
+        return stops[1:]
 
     def last_row(self, tokens: Sequence[int]) -> Rows:
         """Append tokens and return the output row of the last, shape (1, n_vocab)."""
@@ -268,6 +322,15 @@ class Context:
 
     # forks
 
+    def forkable(self, cuts: Sequence[int]) -> list[int]:
+        """Those of some cuts that `judge` can reach at little cost: all where a memory can be cut.
+
+        Args:
+            cuts: prefix lengths in tokens, ascending. They are to be handed to the
+                `decode` that goes past them.
+        """
+        return list(cuts) if self._checkpoints is None else self._checkpoints.forkable(cuts)
+
     def judge(
         self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
     ) -> npt.NDArray[np.float32]:
@@ -275,7 +338,8 @@ class Context:
 
         Args:
             cuts: prefix lengths in tokens, each at most the sequence's length.
-            suffix: tokens of the question, decoded once for each cut.
+            suffix: tokens of the question, decoded once for each cut. Where the memory
+                cannot be cut, the tokens between the last checkpoint and the cut go before.
             labels: token ids whose log-probability behind the suffix is wanted.
 
         Returns:
@@ -289,16 +353,21 @@ class Context:
         """
         out = np.empty((len(cuts), len(labels)), np.float32)
         n_free = min(N_BATCH, self.n_cells - len(self.tokens))
-        per_batch = min(self.max_forks, n_free // len(suffix))
-        if cuts and not per_batch:
-            raise ContextLengthError(
-                f"The verdict question of {len(suffix):,} tokens does not fit into the KV cache "
-                f"of {self.model.path.name} ({n_free:,} tokens free); raise --ctx, or use "
-                "--accept exact."
-            )
-        for i in range(0, len(cuts), per_batch):
-            chunk = cuts[i : i + per_batch]
-            out[i : i + len(chunk)] = self._judge_batch(chunk, suffix, labels)
+        start = n_taken = 0
+        for i, cut in enumerate(cuts):
+            n = cut - self._fork_start(cut) + len(suffix)
+            if n > n_free or not self.max_forks:
+                raise ContextLengthError(
+                    f"The verdict question of {n:,} tokens does not fit into the KV cache "
+                    f"of {self.model.path.name} ({n_free:,} tokens free); raise --ctx, or use "
+                    "--accept exact."
+                )
+            if i - start == self.max_forks or n_taken + n > n_free:
+                out[start:i] = self._judge_batch(cuts[start:i], suffix, labels)
+                start, n_taken = i, 0
+            n_taken += n
+        if cuts:
+            out[start:] = self._judge_batch(cuts[start:], suffix, labels)
         return out
 
     def _judge_batch(
@@ -307,14 +376,13 @@ class Context:
         forks = range(1, len(cuts) + 1)
         try:
             started = time.perf_counter()
-            for seq, cut in zip(forks, cuts, strict=True):
-                self._fork(seq, cut)
-            self.fork_s += time.perf_counter() - started
             self._batch.clear()
             for seq, cut in zip(forks, cuts, strict=True):
-                self._batch.add(seq, cut, suffix, n_rows=1)
+                n = self._fork(seq, cut)
+                self._batch.add(seq, n, [*self.tokens[n:cut], *suffix], n_rows=1)
+            self.fork_s += time.perf_counter() - started
             self._run()
-            self.n_suffix_decoded += len(cuts) * len(suffix)
+            self.n_suffix_decoded += int(self._batch.native.n_tokens)
             return self.label_logprobs(self._rows(len(cuts)), labels)
         finally:
             started = time.perf_counter()
@@ -357,17 +425,30 @@ class Context:
         """Log-probabilities (nats) of a few tokens in each row, shape (n_rows, n_labels)."""
         return scores.label_logprobs(rows, labels, n_threads=self.n_threads)
 
-    def _fork(self, seq: int, n: int) -> None:
+    def _fork_start(self, cut: int) -> int:
+        # Where a fork for this cut can begin; what lies between is decoded again in the fork.
+        if self._checkpoints is None or cut == len(self.tokens):
+            return cut
+        return self._checkpoints.nearest(cut)
+
+    def _fork(self, seq: int, cut: int) -> int:
+        # Fork the main sequence for a cut; returns the fork's length.
+        n = self._fork_start(cut)
+        if self._checkpoints is not None and n < len(self.tokens):
+            if n:
+                self._checkpoints.fork(seq, n)
+            return n
         fork = library.seq_fork()
-        if fork is None:
+        if fork is None or self._checkpoints is not None:
             lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
-            return
+            return n
         status = fork(self._memory, 0, seq, n)
         if status != 0:
             raise DecodeError(
                 f"{self.model.path.name} cannot fork its KV cache at {n} (code {status}); "
                 "use --accept exact."
             )
+        return n
 
     # llama_decode
 
@@ -380,9 +461,12 @@ class Context:
                 return
             reason = log[-1] if log else "no reason given"
         # Whatever part of the batch was computed goes, so that the cache again
-        # holds exactly self.tokens.
-        if not lib.llama_memory_seq_rm(self._memory, 0, len(self.tokens), -1):
+        # holds exactly self.tokens. A batch of forks that was stopped half-way may have
+        # left the states of other sequences, which llama.cpp moves about, in no place at all.
+        if self._checkpoints is not None and self._batch.has_forks:
             self.clear()
+        else:
+            self.truncate(len(self.tokens))
         if status == _ABORTED or self.cancel:
             raise Cancelled("Stopped.")
         if status == _NO_SLOT:

@@ -16,6 +16,7 @@ from typing import Any
 from parse_local.llama._bindings import lib
 
 _LEVEL_WARN, _LEVEL_ERROR, _LEVEL_CONT = 3, 4, 5  # enum ggml_log_level
+_LOG_LINES = 64  # that are kept for an error message
 _DEVICE_CPU = 0  # enum ggml_backend_dev_type
 _DEVICE_TYPES = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
 
@@ -26,22 +27,28 @@ class Log:
     def __init__(self) -> None:
         self.verbose = False
         self._level = 0
-        self._recent: deque[str] = deque(maxlen=64)
+        self._every_level = False
+        self._recent: deque[str] = deque(maxlen=_LOG_LINES)
 
     def write(self, level: int, text: str) -> None:
         """Take one message, as ggml_log_callback hands it over."""
         if level != _LEVEL_CONT:
             self._level = level
-        if self._level in (_LEVEL_WARN, _LEVEL_ERROR) and text.strip():
+        wanted = self._every_level or self._level in (_LEVEL_WARN, _LEVEL_ERROR)
+        if wanted and text.strip():
             self._recent.append(text.strip())
         if self.verbose:
             sys.stderr.write(text)
 
     @contextmanager
-    def capture(self) -> Iterator[deque[str]]:
-        """Collect the warnings and errors logged inside the block."""
-        self._recent.clear()
-        yield self._recent
+    def capture(self, *, every_level: bool = False) -> Iterator[deque[str]]:
+        """Collect what is logged inside the block: warnings and errors, or everything."""
+        self._recent = deque(maxlen=None if every_level else _LOG_LINES)
+        self._every_level = every_level
+        try:
+            yield self._recent
+        finally:
+            self._every_level = False
 
 
 log = Log()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from parse_local.errors import ModelError
 from parse_local.llama import library
 from parse_local.llama._bindings import lib
+from parse_local.llama.memory_kind import MemoryKind, memory_kind, refusal
 
 _MAGIC = b"GGUF"
 _LOAD_MODE_NONE = 0  # enum llama_load_mode; the only one that no_alloc works with
@@ -104,31 +106,9 @@ class Model:
         self._vocab = lib.llama_model_get_vocab(self.handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[int, bytes] = {}
-        if not is_head:
-            self._check_can_generate()
-
-    def _check_can_generate(self) -> None:
-        embedding = self.metadata(f"{self.architecture}.attention.causal") == "false"
-        pooling = self.metadata(f"{self.architecture}.pooling_type")
-        if embedding or (pooling not in (None, "0") and not self.chat_template):
-            raise ModelError(
-                f"{self.path} is an embedding model ({self.architecture}) and cannot write text; "
-                "use a chat model."
-            )
-        if lib.llama_model_has_encoder(self.handle):
-            raise ModelError(
-                f"{self.path} is an encoder-decoder model ({self.architecture}), "
-                "which parse-local does not support; use a decoder-only chat model."
-            )
-        if lib.llama_model_is_diffusion(self.handle):
-            raise ModelError(
-                f"{self.path} is a diffusion model ({self.architecture}), "
-                "which parse-local does not support; use an autoregressive chat model."
-            )
-        if self.n_vocab == 0:
-            raise ModelError(
-                f"{self.path} has no vocabulary; use a GGUF that includes its tokeniser."
-            )
+        reason = None if is_head else refusal(self)
+        if reason:
+            raise ModelError(reason)
 
     # metadata
 
@@ -186,12 +166,10 @@ class Model:
         v = self._int("attention.value_length", head)
         return self.n_layer * n_head_kv * (k + v)
 
-    @property
-    def can_rollback(self) -> bool:
-        """Whether a part of a sequence can be cut off again: not in recurrent or hybrid memory."""
-        return not (
-            lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle)
-        )
+    @cached_property
+    def memory_kind(self) -> MemoryKind:
+        """How its memory is forked and rolled back."""
+        return memory_kind(self)
 
     @property
     def chat_template(self) -> str | None:

@@ -1,0 +1,76 @@
+"""What one model's context has to hold, and how much memory that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parse_local import memory
+from parse_local.llama.checkpoints import STRIDE
+from parse_local.llama.context import KV_BYTES, N_UBATCH, max_rows
+from parse_local.llama.memory_kind import state_size
+from parse_local.llama.model import Model
+from parse_local.policy import LoadOptions
+
+
+@dataclass(frozen=True)
+class Room:
+    """One model's part of the plan.
+
+    Args:
+        need: its memory.
+        sequences: forks and checkpoints.
+        n_fork_cells: cells for the questions of all forks together.
+    """
+
+    need: memory.Need
+    sequences: memory.Sequences
+    n_fork_cells: int
+
+
+def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
+    """Plan one model's context.
+
+    Args:
+        model: its headers are enough.
+        options: context length, cache type, most forks.
+        suffix: cells that the question of one fork needs; 0 for a model that is asked none.
+    """
+    max_forks = options.max_forks if suffix else 0
+    if model.memory_kind.can_cut:
+        n_fork_cells = max_forks * suffix
+        need = need_of(model, options, n_fork_cells)
+        return Room(need, memory.Sequences(max_forks, 0), n_fork_cells)
+    size = state_size(model)
+    sequences = memory.share_states(size.state, max_forks)
+    # A fork begins at the checkpoint before its boundary.
+    n_fork_cells = sequences.forks * (suffix + STRIDE)
+    need = need_of(model, options, n_fork_cells, kv_elements=size.kv_elements)
+    return Room(replace(need, states=size.state * sequences.total), sequences, n_fork_cells)
+
+
+def need_of(
+    model: Model,
+    options: LoadOptions,
+    n_more_cells: int,
+    *,
+    kv_elements: float | None = None,
+) -> memory.Need:
+    """Memory of a model whose layers all attend, unless `kv_elements` says otherwise.
+
+    Args:
+        model: its headers are enough.
+        options: context length and cache type.
+        n_more_cells: cells beyond the context length.
+        kv_elements: K and V values of one token, all layers; None for those of every layer.
+    """
+    elements = model.kv_elements_per_token() if kv_elements is None else kv_elements
+    return memory.Need(
+        weights=model.n_bytes,
+        kv_cache=memory.kv_cache_bytes(
+            elements, options.n_ctx + n_more_cells, KV_BYTES[options.kv_type]
+        ),
+        compute=memory.compute_bytes(
+            model.n_vocab, model.n_embd, N_UBATCH, max_rows(model.n_vocab)
+        ),
+        n_layer=model.n_layer,
+    )
