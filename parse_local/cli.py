@@ -200,21 +200,31 @@ def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:
 
 
 @main.command()
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Look at one GGUF instead: what it can do here, and how.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> None:
+def doctor(model: Path | None, as_json: bool) -> None:
     """Check this installation: library, devices, memory, models.
 
-    Exits with 1 where something would keep the default pair from running.
+    Exits with 1 where something would keep the default pair, or the FILE, from running.
 
     \b
-    Example:
+    Examples:
       parse-local doctor
+      parse-local doctor --model some-model.gguf
     """
     from parse_local.doctor import examine, print_report
+    from parse_local.doctor_model import ModelReport, examine_model, print_model_report
 
-    report = examine()
+    report = examine() if model is None else examine_model(model)
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
+    elif isinstance(report, ModelReport):
+        print_model_report(report)
     else:
         print_report(report)
     if report.problems:

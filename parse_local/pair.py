@@ -12,7 +12,6 @@ import psutil
 from parse_local import memory, speculation_setup
 from parse_local.engine import Engine
 from parse_local.errors import JudgeError, TemplateError
-from parse_local.judge import make_judge
 from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
@@ -20,14 +19,11 @@ from parse_local.llama.model import Model
 from parse_local.paths import package_models_dir
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, load_profile
-from parse_local.room import Room, need_of, room_for
+from parse_local.room import Room, judge_cells, need_of, room_for
 from parse_local.speculation_setup import SpecPlan
 from parse_local.writer import Writer, template_of
 
 PathLike = str | os.PathLike[str]
-
-SUFFIX_SLACK = 16
-"""Cells of a fork beyond the suffix seen at load, which another conversation may render longer."""
 
 
 @dataclass(frozen=True)
@@ -247,12 +243,8 @@ def _head_need(target: Model, options: LoadOptions) -> memory.Need:
 
 
 def _suffix_cells(model: Model, profile: Profile) -> int:
-    # The question depends on the template alone, so one made-up turn shows its
-    # length. A model that cannot be asked gets no room for forks; asking it
-    # later says why.
+    # A model that cannot be asked gets no room for forks; asking it later says why.
     try:
-        turn = [{"role": "user", "content": "?"}]
-        judge = make_judge(model, template_of(model), turn, profile.wording)
+        return judge_cells(model, profile)
     except (JudgeError, TemplateError):
         return 0
-    return max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parse_local import memory
+from parse_local.judge import make_judge
 from parse_local.llama.checkpoints import STRIDE
 from parse_local.llama.context import KV_BYTES, N_UBATCH, max_rows
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
 from parse_local.policy import LoadOptions
+from parse_local.profile import Profile
+from parse_local.writer import template_of
+
+SUFFIX_SLACK = 16
+"""Cells of a fork beyond the suffix seen at load, which another conversation may render longer."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,19 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
     n_fork_cells = sequences.forks * (suffix + STRIDE)
     need = need_of(model, options, n_fork_cells, kv_elements=size.kv_elements)
     return Room(replace(need, states=size.state * sequences.total), sequences, n_fork_cells)
+
+
+def judge_cells(model: Model, profile: Profile) -> int:
+    """Cells that the verdict question takes in one fork.
+
+    It depends on the template alone, so that one made-up turn shows its length.
+
+    Raises:
+        JudgeError, TemplateError: the model cannot be asked.
+    """
+    turn = [{"role": "user", "content": "?"}]
+    judge = make_judge(model, template_of(model), turn, profile.wording)
+    return max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
 
 
 def need_of(

@@ -13,7 +13,7 @@ from asking import answer
 from parse_local import LoadOptions, load_pair, memory
 from parse_local.errors import ModelError, OutOfMemoryError, UsageError
 from parse_local.llama._bindings import lib
-from parse_local.pair import SUFFIX_SLACK
+from parse_local.room import SUFFIX_SLACK
 
 Tiny = Callable[..., Path]
 

@@ -132,3 +132,35 @@ def test_sliding_window_forks() -> None:
     )
     engine.close()
     assert compared.difference <= 1.5 * compared.plain_spread + 5e-3
+
+
+def test_a_sliding_window_drafts_judges_and_is_written_on() -> None:
+    # A prompt of more than two windows, so that every position that is rolled back to has some
+    # layers which no longer see the beginning.
+    gemma = paths("gemma-3-270m")[0]
+    story = "The cat sat on the mat. The dog lay by the door. The bird sang in the tree. "
+    messages = ask(story * 70 + "What did the cat do?")
+    engine = load_pair(target=gemma, draft=gemma, flash_attn="off")
+    alone = engine.generate(messages, Options(strategy="target", max_tokens=32))
+    assert alone.usage.prompt_tokens > 2 * 512
+    exact = engine.generate(messages, Options(accept="exact", max_tokens=32))
+    # Its own draft, but for near-ties between batches of one and of many.
+    assert exact.accepted_share > 0.5
+    assert exact.text[:20] == alone.text[:20]
+    assert exact.tokens.reused >= alone.usage.prompt_tokens - 1
+    cut = Options(accept="semantic", tau_full=1.0, tau_prefix=0.0, delta=8, max_tokens=32)
+    judged = engine.generate(messages, cut)
+    assert judged.rounds[0].n_accept > 0
+    again = engine.generate(
+        [*messages, {"role": "assistant", "content": judged.text}, *ask("And the dog?")],
+        Options(max_tokens=8),
+    )
+    assert again.tokens.reused > 2 * 512
+    engine.close()
+    # As the draft of another family.
+    engine = load_pair(target=paths("qwen2.5-coder-1.5b")[0], draft=gemma)
+    short = ask("Name three prime numbers.")
+    alone = engine.generate(short, Options(strategy="target", max_tokens=24))
+    found = engine.generate(short, Options(accept="exact", max_tokens=24))
+    assert found.text[:12] == alone.text[:12]
+    engine.close()
