@@ -33,4 +33,9 @@ class Distribution:
 
     def sample(self, rng: np.random.Generator) -> int:
         """Draw one token."""
-        return int(self.ids[rng.choice(len(self.ids), p=self.probs)])
+        # As Generator.choice does it, which checks its arguments for longer than it draws.
+        cumulated = self.probs.cumsum()
+        drawn = rng.random() * cumulated[-1]
+        return int(
+            self.ids[cumulated.searchsorted(drawn, side="right").clip(max=len(self.ids) - 1)]
+        )

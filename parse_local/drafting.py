@@ -89,7 +89,7 @@ class Drafter:
         Returns:
             The draft, or None where there is no room for one.
         """
-        sequence = self.prompt + self._own_tokens(answer)
+        sequence = self.prompt + self._own_tokens(answer)  # grows with the draft
         limit = min(limit, self.context.n_ctx - len(sequence))
         if limit <= 0:
             return None
@@ -104,20 +104,26 @@ class Drafter:
         end_token: int | None = None
         while len(tokens) < limit and not complete:
             with answer.timed("draft_s"):
-                row = self.context.last_row(tokens[-1:] or sequence[-1:])[0]
-                proposals.append(self._sampler.distribution(row, sequence + tokens))
-                token = proposals[-1].sample(self._sampler.rng)
+                token = self._next(sequence, proposals)
             answer.n_drafted += 1
             complete = self._model.is_eog(token)
             if complete:
                 end_token = token
             else:
                 tokens.append(token)
+                sequence.append(token)
                 piece = self._model.piece(token)
                 yield Drafted(shown.push(piece), len(tokens))
                 stops.push(piece)
                 complete = stops.stopped
         return self._hand_over(answer, tokens, proposals, complete, end_token)
+
+    def _next(self, sequence: list[int], proposals: list[Distribution]) -> int:
+        if self._sampler.greedy:  # nobody asks how likely it was
+            return self._sampler.advance(self.context, sequence[-1], sequence)
+        row = self.context.last_row(sequence[-1:])
+        proposals.append(self._sampler.distribution(row, sequence))
+        return proposals[-1].sample(self._sampler.rng)
 
     def _own_tokens(self, answer: Answer) -> list[int]:
         # Vocabularies that are shared may still differ in padding behind their common part.

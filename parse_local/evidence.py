@@ -10,8 +10,8 @@ import numpy.typing as npt
 from parse_local.accept import speculative_step
 from parse_local.distribution import Distribution
 from parse_local.llama import scores
-from parse_local.llama.sampler import Sampler
-from parse_local.llama.scores import Rows
+from parse_local.llama.rows import Rows
+from parse_local.llama.sampler import PENALTY_LAST_N, Sampler
 
 
 class Evidence:
@@ -29,8 +29,8 @@ class Evidence:
             speculative sampling; None compares with the target's own choice.
         end_token: what the draft model drew behind the last token to end its answer.
             It is a proposal like any other: dropped, answers would end too rarely.
-        logprobs: also keep the tokens' log-probabilities.
-        n_threads: CPU threads for the log-probabilities.
+        token_scores: also keep `logprobs`, `ranks` and `entropies`.
+        n_threads: CPU threads for reading the rows.
     """
 
     def __init__(
@@ -42,43 +42,64 @@ class Evidence:
         cuts: Collection[int],
         proposals: Sequence[Distribution] | None = None,
         end_token: int | None = None,
-        logprobs: bool = False,
+        token_scores: bool = False,
         n_threads: int = 1,
     ) -> None:
         self.n_exact = 0
         """Tokens from the start that are the target's own choice."""
         self.next_token: dict[int, int] = {}
         """The target's own next token behind the exact prefix and behind each cut."""
-        self.logprobs: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        n = len(tokens) if token_scores else 0
+        self.logprobs: npt.NDArray[np.float32] = np.full(n, np.nan, np.float32)
         """Log-probability of each token (nats), empty where not asked for."""
+        self.ranks: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
+        """Tokens with a strictly larger logit than each token: 0 where it is the target's first
+        choice. Empty where not asked for."""
+        self.entropies: npt.NDArray[np.float32] = np.full(n, np.nan, np.float32)
+        """Entropy (nats) of the target's distribution before each token: high where several
+        words would do. Empty where not asked for."""
         self._sampler = sampler
         self._tokens = list(tokens)
-        self._history = list(history)
+        # The penalty looks back so far, from the first token of the draft.
+        self._history = [*history[-PENALTY_LAST_N:], *tokens]
         self._cuts = frozenset(cuts)
         self._proposals = proposals
         self._end_token = end_token
-        self._want_logprobs = logprobs
+        self._token_scores = token_scores
         self._n_threads = n_threads
         self._exact = True
 
     def add(self, start: int, rows: Rows) -> None:
-        """Take the rows `start`, `start` + 1, …; every row comes once and in order."""
-        if self._sampler.argmax_only:
-            choices = scores.argmax(rows)
-        for i in range(start, start + len(rows)):
-            if not self._exact and i not in self._cuts:
-                continue
-            choice = int(choices[i - start]) if self._sampler.argmax_only else -1
-            self._look(i, rows[i - start], choice)
-        if self._want_logprobs:
-            picked = self._tokens[start : start + len(rows)]
-            if picked:
-                found = scores.token_logprobs(
-                    rows[: len(picked)], picked, n_threads=self._n_threads
-                )
-                self.logprobs = np.concatenate([self.logprobs, found])
+        """Take the rows `start`, `start` + 1, …; every row comes once and in order.
 
-    def _look(self, i: int, row: npt.NDArray[np.float32], choice: int) -> None:
+        One call into C reads everything that is wanted of them.
+        """
+        choices = None
+        if self._sampler.argmax_only or self._token_scores:
+            choices = self._read(start, rows)
+        for i in range(start, start + len(rows)):
+            if self._exact or i in self._cuts:
+                choice = None if choices is None else choices[i - start]
+                self._look(i, rows.at(i - start), choice)
+
+    def _read(self, start: int, rows: Rows) -> list[int] | None:
+        end = start + len(rows)
+        if not self._token_scores:
+            choices = scores.argmax(rows, n_threads=self._n_threads)
+        else:
+            tokens = [*self._tokens, scores.NO_TOKEN][start:end]
+            found = scores.token_scores(rows, tokens, n_threads=self._n_threads)
+            choices = found.argmax
+            kept = slice(start, min(end, len(self._tokens)))
+            n = kept.stop - kept.start
+            self.logprobs[kept] = found.logprob[:n]
+            self.ranks[kept] = found.rank[:n]
+            self.entropies[kept] = found.entropy[:n]
+        if (choices < 0).any():
+            raise scores.no_distribution()
+        return choices.tolist() if self._sampler.argmax_only else None
+
+    def _look(self, i: int, row: Rows, choice: int | None) -> None:
         if self._exact:
             kept, token = self._decide(i, row, choice)
             if kept:
@@ -89,22 +110,26 @@ class Evidence:
                 self._exact = False
                 self.next_token[i] = token
                 return
-        self.next_token[i] = choice if choice >= 0 else self._choose(i, row)
+        self.next_token[i] = self._choose(i, row) if choice is None else choice
 
-    def _decide(self, i: int, row: npt.NDArray[np.float32], choice: int) -> tuple[bool, int]:
+    def _decide(self, i: int, row: Rows, choice: int | None) -> tuple[bool, int]:
         """Whether draft token i stays, and what to write if not; behind the last, what follows."""
         at_end = i == len(self._tokens)
         token = self._end_token if at_end else self._tokens[i]
-        if choice < 0 and token is not None and self._proposals and not self._sampler.greedy:
-            target = self._sampler.distribution(row, self._history + self._tokens[:i])
+        if token is not None and self._proposals and not self._sampler.greedy:
+            target = self._sampler.distribution(row, self._before(i))
             kept, choice = speculative_step(target, self._proposals[i], token, self._sampler.rng)
         else:
-            choice = choice if choice >= 0 else self._choose(i, row)
+            choice = self._choose(i, row) if choice is None else choice
             kept = choice == token
         return kept and not at_end, choice
 
-    def _choose(self, i: int, row: npt.NDArray[np.float32]) -> int:
-        return self._sampler.choose(row, self._history + self._tokens[:i])
+    def _choose(self, i: int, row: Rows) -> int:
+        return self._sampler.choose(row, self._before(i))
+
+    def _before(self, i: int) -> list[int]:
+        n = len(self._history) - len(self._tokens) + i
+        return self._history[max(0, n - PENALTY_LAST_N) : n]
 
     def mean_logprob(self, n: int) -> float | None:
         """Mean log-probability (nats) of the first `n` tokens, None where not kept."""

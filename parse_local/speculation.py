@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from parse_local.errors import SpeculatorError
 from parse_local.llama.context import Context
+from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
 
 LOOKUPS = ("tail", "ngram")
@@ -232,27 +230,32 @@ class Speculation:
         """
         started = time.perf_counter()
         source, proposal = self._propose(sequence, min(limit - 1, self._n_max))
-        model = self.context.model
         for i, token in enumerate(proposal):
-            if model.is_eog(token):  # nothing follows it
+            if self.context.model.is_eog(token):  # nothing follows it
                 del proposal[i + 1 :]
                 break
-        tokens: list[int] = []
-        for proposed, row in zip(
-            [*proposal, None], self._rows([sequence[-1], *proposal]), strict=False
-        ):
-            tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
-            if tokens[-1] != proposed or model.is_eog(tokens[-1]):
-                break
+        tokens = self._write(sequence, proposal, sampler)
         self._accept(tokens, from_tail=source == "tail")
         if len(proposal) >= len(tokens):
             self.context.truncate(len(sequence) + len(tokens) - 1)
         self._account(source, len(proposal), len(tokens), time.perf_counter() - started)
         return tokens
 
-    def _rows(self, tokens: list[int]) -> Iterator[npt.NDArray[np.float32]]:
+    def _write(self, sequence: list[int], proposal: list[int], sampler: Sampler) -> list[int]:
+        if not proposal:
+            return [sampler.advance(self.context, sequence[-1], sequence)]
+        tokens: list[int] = []
+        rows = self._rows([sequence[-1], *proposal])
+        for proposed, row in zip([*proposal, None], rows, strict=False):
+            tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
+            if tokens[-1] != proposed or self.context.model.is_eog(tokens[-1]):
+                break
+        return tokens
+
+    def _rows(self, tokens: list[int]) -> Iterator[Rows]:
         for _, rows in self.context.decode(tokens, n_rows=len(tokens)):
-            yield from rows
+            for i in range(len(rows)):
+                yield rows.at(i)
 
     def _propose(self, sequence: list[int], n_max: int) -> tuple[str, list[int]]:
         # (source, tokens); "" where nobody was asked who costs time

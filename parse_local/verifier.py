@@ -87,7 +87,7 @@ class Verifier:
         cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
         cuts = spread([c for c in cuts if c < n_draft], self._policy.max_forks)
         cuts = self._context.forkable(cuts)
-        evidence = self.score(prompt, draft, [*cuts, n_draft], fork_at=cuts, logprobs=True)
+        evidence = self.score(prompt, draft, [*cuts, n_draft], fork_at=cuts, token_scores=True)
         boundaries: list[Boundary] = []
         for question, at in ((self._judge.prefix, cuts), (self._judge.full, [n_draft])):
             boundaries += self._ask(question, prompt, draft, at, evidence)
@@ -109,7 +109,7 @@ class Verifier:
         cuts: Sequence[int],
         *,
         fork_at: Sequence[int] = (),
-        logprobs: bool = False,
+        token_scores: bool = False,
     ) -> Evidence:
         """Decode what is missing of `sequence`, then the draft, reading one row a draft token.
 
@@ -118,7 +118,7 @@ class Verifier:
             draft: in the target's tokens.
             cuts: where the evidence is wanted, in tokens of the draft.
             fork_at: those of them where verdicts may be asked for.
-            logprobs: gather log-probabilities whatever the mode.
+            token_scores: keep the tokens' scores (see `Evidence`) whatever the mode.
         """
         evidence = Evidence(
             self._sampler,
@@ -127,7 +127,7 @@ class Verifier:
             cuts=cuts,
             proposals=draft.proposals,
             end_token=draft.end_token,
-            logprobs=logprobs or self._policy.needs_logprobs,
+            token_scores=token_scores or self._policy.needs_logprobs,
             n_threads=self._context.n_threads,
         )
         missing = sequence[self._context.sync(sequence) :]

@@ -48,12 +48,12 @@ class CancelAtDecode:
         self.n_run = 0
         run = Context._run
 
-        def counted(context: Context) -> None:
+        def counted(context: Context, *decode: Any) -> None:
             if self.n_run == n:
                 thread = threading.Thread(target=engine.cancel)
                 thread.start()
                 thread.join()
-            run(context)
+            run(context, *decode)
             self.n_run += 1
 
         monkeypatch.setattr(Context, "_run", counted)
@@ -158,12 +158,12 @@ def test_a_keyboard_interrupt_beside_any_decode_step(
     for n in range(0, 60, 3):
         n_run = 0
 
-        def interrupted(context: Context, n: int = n) -> None:
+        def interrupted(context: Context, *decode: Any, n: int = n) -> None:
             nonlocal n_run
             n_run += 1
             if n_run == n + 1 and not behind:
                 raise KeyboardInterrupt
-            run(context)
+            run(context, *decode)
             if n_run == n + 1:
                 raise KeyboardInterrupt
 

@@ -13,6 +13,7 @@ import pytest
 from parse_local.distribution import Distribution
 from parse_local.evidence import Evidence
 from parse_local.llama.model import Model
+from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
 
 N_VOCAB = 271
@@ -38,7 +39,7 @@ def look(
     sampler = Sampler(model, **arguments.pop("sampler", {}))
     evidence = Evidence(sampler, draft, **{"history": [1, 2], "cuts": [], **arguments})
     for start in range(0, len(rows), chunk):
-        evidence.add(start, rows[start : start + chunk])
+        evidence.add(start, Rows.of(rows[start : start + chunk]))
     return evidence
 
 
@@ -105,7 +106,7 @@ def test_without_proposals_the_targets_own_draw_decides(model: Model) -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_log_probabilities_of_every_token(model: Model, chunk: int) -> None:
     rows = rows_preferring(10, 99, 12, 0)
-    found = look(model, [10, 11, 12], rows, logprobs=True, chunk=chunk)
+    found = look(model, [10, 11, 12], rows, token_scores=True, chunk=chunk)
     # A row's weights: e for its best token, and 1 for all the others together.
     best = 1 - math.log(math.e + 1)
     other = -math.log(N_VOCAB - 1) - math.log(math.e + 1)

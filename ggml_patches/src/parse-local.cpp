@@ -1,4 +1,5 @@
 #include "parse-local.h"
+#include "parse-local-rows.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,11 +9,6 @@
 #include <system_error>
 #include <thread>
 #include <vector>
-
-// The loops below are written for the compiler's vectoriser. A sum of floats has a fixed order in
-// C++ and would stay scalar, so that sums and maxima run in this many independent lanes: one vector
-// register of 512 bits or several shorter ones.
-static constexpr int32_t N_LANES = 16;
 
 // Elements after which the float lanes are emptied into a double, to bound their rounding error
 static constexpr int32_t N_BLOCK = 64*N_LANES;
@@ -49,25 +45,6 @@ static inline float exp_nonpositive(float x) {
     std::memcpy(&scale, &scale_bits, sizeof(scale));
 
     return p*scale;
-}
-
-static float row_max(const float * x, int32_t n) {
-    float lanes[N_LANES];
-    std::fill(lanes, lanes + N_LANES, -std::numeric_limits<float>::infinity());
-
-    int32_t i = 0;
-    for (; i + N_LANES <= n; i += N_LANES) {
-        for (int32_t k = 0; k < N_LANES; ++k) {
-            lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
-        }
-    }
-
-    float res = *std::max_element(lanes, lanes + N_LANES);
-    for (; i < n; ++i) {
-        res = std::max(res, x[i]);
-    }
-
-    return res;
 }
 
 struct row_sums {
@@ -165,7 +142,7 @@ static void for_each_row(int32_t n_rows, int32_t n_vocab, int32_t n_threads, con
 }
 
 const char * parse_local_shim_version(void) {
-    return "1";
+    return "2";
 }
 
 int32_t parse_local_score_rows(
@@ -194,48 +171,42 @@ int32_t parse_local_score_rows(
     }
 
     const bool need_sum = logprob || entropy || max_logprob;
-    const bool need_max = need_sum || argmax;
     const float nan = std::numeric_limits<float>::quiet_NaN();
 
     for_each_row(n_rows, n_vocab, n_threads, [&](int32_t i) {
         const float * x = logits + (int64_t) i*n_vocab;
 
-        const float max = need_max ? row_max(x, n_vocab) : 0.0f;
+        const row_max max = row_find_max(x, n_vocab);
 
         if (argmax) {
-            const float * end = x + n_vocab;
-            const float * pos = std::find(x, end, max);
-
-            argmax[i] = pos == end ? 0 : (int32_t) (pos - x);
+            argmax[i] = max.valid ? row_find(x, n_vocab, max.value) : -1;
         }
 
         if (rank) {
-            rank[i] = tokens[i] < 0 ? -1 : row_count_above(x, n_vocab, x[tokens[i]]);
+            rank[i] = max.valid && tokens[i] >= 0 ? row_count_above(x, n_vocab, x[tokens[i]]) : -1;
         }
 
         if (!need_sum) {
             return;
         }
 
-        const bool valid = std::isfinite(max);
-
         row_sums sums = { 1.0, 0.0 };
-        if (valid) {
-            sums = entropy ? row_sum<true>(x, n_vocab, max) : row_sum<false>(x, n_vocab, max);
+        if (max.valid) {
+            sums = entropy ? row_sum<true>(x, n_vocab, max.value) : row_sum<false>(x, n_vocab, max.value);
         }
 
         const double log_sum = std::log(sums.exp);
 
         if (logprob) {
-            logprob[i] = valid && tokens[i] >= 0 ? logprob_of(x[tokens[i]], max, log_sum) : nan;
+            logprob[i] = max.valid && tokens[i] >= 0 ? logprob_of(x[tokens[i]], max.value, log_sum) : nan;
         }
 
         if (entropy) {
-            entropy[i] = valid ? (float) (log_sum - sums.weighted/sums.exp) : nan;
+            entropy[i] = max.valid ? (float) (log_sum - sums.weighted/sums.exp) : nan;
         }
 
         if (max_logprob) {
-            max_logprob[i] = valid ? (float) -log_sum : nan;
+            max_logprob[i] = max.valid ? (float) -log_sum : nan;
         }
     });
 
@@ -273,12 +244,11 @@ int32_t parse_local_label_logprobs(
     for_each_row(n_rows, n_vocab, n_threads, [&](int32_t i) {
         const float * x = logits + (int64_t) i*n_vocab;
 
-        const float  max     = row_max(x, n_vocab);
-        const bool   valid   = std::isfinite(max);
-        const double log_sum = valid ? std::log(row_sum<false>(x, n_vocab, max).exp) : 0.0;
+        const row_max max     = row_find_max(x, n_vocab);
+        const double  log_sum = max.valid ? std::log(row_sum<false>(x, n_vocab, max.value).exp) : 0.0;
 
         for (int32_t j = 0; j < n_labels; ++j) {
-            out[(int64_t) i*n_labels + j] = valid ? logprob_of(x[labels[j]], max, log_sum) : nan;
+            out[(int64_t) i*n_labels + j] = max.valid ? logprob_of(x[labels[j]], max.value, log_sum) : nan;
         }
     });
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +33,7 @@ from parse_local.llama.batch import N_BATCH, Batch
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.checkpoints import MIN_CHECKPOINTS, Checkpoints
 from parse_local.llama.model import Model
-from parse_local.llama.scores import Rows
+from parse_local.llama.rows import Rows
 
 N_UBATCH = 512
 OUTPUT_BYTES = 160_000_000
@@ -63,9 +63,24 @@ class Follower(Protocol):
         """The sequence has been cut to its first `n` tokens."""
 
 
+def _n_common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+    """Tokens that two sequences share from the start, at most `limit`."""
+    a, b = list(a[: max(0, limit)]), list(b[: max(0, limit)])
+    n = 0
+    step = limit  # mostly it is all: slices compare faster than single tokens
+    while step > 0:
+        while n + step <= limit and a[n : n + step] == b[n : n + step]:
+            n += step
+        step //= 2
+    return n
+
+
 def max_rows(n_vocab: int) -> int:
-    """Output rows that fit into OUTPUT_BYTES, at most one ubatch."""
-    return max(1, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
+    """Output rows that fit into OUTPUT_BYTES, at most one ubatch and at least two.
+
+    llama.cpp always has room for one row of every sequence, and a fork makes two.
+    """
+    return max(2, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
 
 
 def _creation_failure(model: Model, n_ctx: int, kv_type: str, log: str) -> ParseLocalError:
@@ -88,7 +103,8 @@ class Context:
         model: the weights.
         n_ctx: tokens of the main sequence.
         n_fork_cells: further cells for the suffixes of one judge batch.
-        max_forks: most forks alive at once.
+        max_forks: most forks alive at once; fewer where the rows of so many would
+            not fit into OUTPUT_BYTES.
         n_checkpoints: most copies of the main sequence, at least 2; taken only where the
             memory cannot be cut.
         n_threads: CPU threads.
@@ -121,22 +137,27 @@ class Context:
         self.handle: Any = None
         self.model = model
         self.n_ctx = n_ctx
-        self.max_forks = max_forks
+        self._max_rows = max_rows(model.n_vocab)
         self.n_threads = n_threads or default_threads()
         self.cancel = CancelFlag() if cancel is None else cancel  # an unset flag is falsy
         self.tokens: list[int] = []
         """Tokens of the main sequence whose cells are in the cache."""
         self.follower: Follower | None = None
         self.start_count()
-        self._max_rows = max_rows(model.n_vocab)
+        self._argmax = ctypes.c_int32(-1)
 
         n_checkpoints = 0 if model.memory_kind.can_cut else max(MIN_CHECKPOINTS, n_checkpoints)
         params = lib.llama_context_default_params()
         params.n_ctx = n_ctx + n_fork_cells
         params.n_batch = N_BATCH
         params.n_ubatch = N_UBATCH
-        params.n_seq_max = 1 + max_forks + n_checkpoints
-        params.n_outputs_max = max(self._max_rows, max_forks)
+        # llama.cpp keeps room for one output row of each sequence, and aborts the process
+        # where that is more than n_outputs_max.
+        n_others = 1 + n_checkpoints
+        self.max_forks = min(max_forks, max(1, self._max_rows - n_others))
+        params.n_seq_max = n_others + self.max_forks
+        params.n_outputs_max = max(self._max_rows, params.n_seq_max)
+        assert 4 * model.n_vocab * self._max_rows <= max(OUTPUT_BYTES, 8 * model.n_vocab)
         params.n_threads = params.n_threads_batch = self.n_threads
         params.flash_attn_type = FLASH_ATTN[flash_attn]
         params.type_k = params.type_v = KV_TYPES[kv_type]
@@ -151,7 +172,7 @@ class Context:
         self._memory = lib.llama_get_memory(self.handle)
         self._checkpoints: Checkpoints | None = None
         if n_checkpoints:
-            self._checkpoints = Checkpoints(self._memory, 1 + max_forks, n_checkpoints)
+            self._checkpoints = Checkpoints(self._memory, 1 + self.max_forks, n_checkpoints)
         self._batch = Batch()
         self._install_abort_callback()
 
@@ -183,11 +204,7 @@ class Context:
             it), and never all of `tokens`, because the last one has to be decoded for
             its output row.
         """
-        limit = min(len(self.tokens), len(tokens) - 1)
-        n = 0
-        while n < limit and self.tokens[n] == tokens[n]:
-            n += 1
-        self.truncate(n)
+        self.truncate(_n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1)))
         return len(self.tokens)
 
     def prefill(self, tokens: Sequence[int]) -> None:
@@ -262,9 +279,8 @@ class Context:
                 back to; a memory that cannot be cut takes its checkpoints there.
 
         Yields:
-            (index of the first row's token in `tokens`, rows) chunk by chunk;
-            rows has shape (n, n_vocab), is llama.cpp's own buffer and valid
-            only until the next decode.
+            (index of the first row's token in `tokens`, rows) chunk by chunk; the
+            rows are valid only until the next decode.
 
         Raises:
             ContextLengthError: the tokens do not fit.
@@ -313,12 +329,42 @@ class Context:
         return stops[1:]
 
     def last_row(self, tokens: Sequence[int]) -> Rows:
-        """Append tokens and return the output row of the last, shape (1, n_vocab)."""
+        """Append tokens and return the output row of the last; raises as `decode`."""
         rows = None
         for _, rows in self.decode(tokens):  # noqa: B007
             pass
         assert rows is not None
         return rows
+
+    def greedy(self, token: int) -> int:
+        """Append one token and return the arg-max of its output row.
+
+        The same as `last_row` and `scores.argmax`, in one call into C.
+
+        Raises:
+            DecodeError: llama.cpp failed, or the row has no arg-max.
+            ContextLengthError, Cancelled: as `decode`.
+        """
+        shim = library.shim()
+        if shim is None:
+            best = int(scores.argmax(self.last_row([token]), n_threads=1)[0])
+        else:
+            n = len(self.tokens)
+            self._require_room(1, self.n_ctx)
+            self._run(lambda: int(
+                shim.parse_local_decode_token(
+                    library.llama_functions(), self.handle, token, n, self.model.n_vocab,
+                    ctypes.byref(self._argmax),
+                )
+            ))  # fmt: skip
+            self.tokens.append(token)
+            self.n_decoded += 1
+            if self.follower is not None:
+                self.follower.process([token], n)
+            best = self._argmax.value
+        if best < 0:
+            raise scores.no_distribution()
+        return best
 
     # forks
 
@@ -452,18 +498,19 @@ class Context:
 
     # llama_decode
 
-    def _run(self) -> None:
+    def _run(self, decode: Callable[[], int] | None = None) -> None:
+        # The batch, or what another function decodes that returns llama_decode's codes.
         if self.cancel:
             raise Cancelled("Stopped.")
         with library.log.capture() as log:
-            status = lib.llama_decode(self.handle, self._batch.native)
+            status = decode() if decode else lib.llama_decode(self.handle, self._batch.native)
             if status == _OK:
                 return
             reason = log[-1] if log else "no reason given"
         # Whatever part of the batch was computed goes, so that the cache again
         # holds exactly self.tokens. A batch of forks that was stopped half-way may have
         # left the states of other sequences, which llama.cpp moves about, in no place at all.
-        if self._checkpoints is not None and self._batch.has_forks:
+        if decode is None and self._checkpoints is not None and self._batch.has_forks:
             self.clear()
         else:
             self.truncate(len(self.tokens))
@@ -479,8 +526,9 @@ class Context:
         )
 
     def _rows(self, n: int) -> Rows:
-        pointer = lib.llama_get_logits(self.handle)
-        return np.ctypeslib.as_array(pointer, shape=(n, self.model.n_vocab))
+        pointer = ctypes.cast(lib.llama_get_logits(self.handle), ctypes.c_void_p)
+        assert pointer.value is not None
+        return Rows(pointer.value, n, self.model.n_vocab)
 
     def close(self) -> None:
         """Free the cache."""

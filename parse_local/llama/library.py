@@ -20,6 +20,15 @@ _LOG_LINES = 64  # that are kept for an error message
 _DEVICE_CPU = 0  # enum ggml_backend_dev_type
 _DEVICE_TYPES = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
 
+_SHIM_VERSION = b"2"
+_SHIM_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int32}
+_SHIM_FUNCTIONS = {  # kinds of the arguments: pointers and 32-bit integers
+    "parse_local_score_rows": "piipippppp",
+    "parse_local_label_logprobs": "piipiip",
+    "parse_local_decode_token": "ppiiip",
+    "parse_local_sample_row": "ppipipipipp",
+}
+
 
 class Log:
     """llama.cpp's log: kept back, so that an error can quote it, or let through with `verbose`."""
@@ -94,13 +103,38 @@ class LibraryInfo:
 
 @cache
 def shim() -> ctypes.CDLL | None:
-    """Our C functions beside llama.cpp, or None where only a stock library is present."""
+    """Our C functions beside llama.cpp (ggml_patches/src/parse-local.h).
+
+    None where there is only a stock library, or in a checkout whose native part is older
+    than its Python code.
+    """
     directory = Path(str(lib._lib._name)).parent
     names = ("libparse_local.so", "libparse_local.dylib", "parse_local.dll", "libparse_local.dll")
     for name in names:
         if (directory / name).exists():
-            return ctypes.CDLL(str(directory / name))
+            return _declared(ctypes.CDLL(str(directory / name)))
     return None
+
+
+def _declared(shim: ctypes.CDLL) -> ctypes.CDLL | None:
+    shim.parse_local_shim_version.restype = ctypes.c_char_p
+    if shim.parse_local_shim_version() != _SHIM_VERSION:
+        return None
+    for name, kinds in _SHIM_FUNCTIONS.items():
+        function = getattr(shim, name)
+        function.argtypes = [_SHIM_TYPES[kind] for kind in kinds]
+        function.restype = ctypes.c_int32
+    return shim
+
+
+@cache
+def llama_functions() -> Any:
+    """Pointers to llama.cpp's functions, as those of `shim` take them (parse_local_llama)."""
+    names = ("decode", "get_logits_ith", "sampler_reset", "sampler_accept", "sampler_apply")
+    functions = [getattr(lib._lib, f"llama_{name}") for name in names]
+    return (ctypes.c_void_p * len(names))(
+        *(ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    )
 
 
 @cache

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from parse_local.distribution import Distribution
+from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.model import Model
+from parse_local.llama.rows import Logits, Rows
+
+if TYPE_CHECKING:
+    from parse_local.llama.context import Context
 
 PENALTY_LAST_N = 64  # llama.cpp's default window of the repeat penalty
 
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+_NO_DISTRIBUTION = -3  # ggml_patches/src/parse-local.h
 
 
 class Sampler:
@@ -24,6 +30,9 @@ class Sampler:
     The chain is penalties → top-k → top-p → min-p → temperature, llama.cpp's
     own order. The draw itself is numpy's, because speculative sampling needs
     the probabilities and not only a token.
+
+    With libparse_local the chain sees only the tokens that its top-k can keep,
+    picked out of the row in place; what reaches Python are the few that are left.
 
     Args:
         model: whose rows are sampled.
@@ -68,24 +77,66 @@ class Sampler:
             ]
         for stage in stages:
             lib.llama_sampler_chain_add(self._chain, stage)
-        self._candidates = np.empty(model.n_vocab, _TOKEN_DATA)
-        self._ids = np.arange(model.n_vocab, dtype=np.int32)
+        self._n_keep = 1 if self.greedy else min(max(top_k, 0), model.n_vocab)  # 0: no top-k
+        few = 2 * (self._n_keep + PENALTY_LAST_N)
+        n = min(few, model.n_vocab) if self._n_keep and library.shim() else model.n_vocab
+        self._candidates = np.zeros(n, _TOKEN_DATA)
+        self._ids = np.arange(n, dtype=np.int32)
+        self._probs = np.empty(n, np.float64)
 
-    def distribution(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> Distribution:
+    def distribution(self, row: Rows | Logits, history: Sequence[int]) -> Distribution:
         """What the chain leaves of one row.
 
         Args:
-            row: logits, shape (n_vocab,).
+            row: one output row, or logits of shape (n_vocab,).
             history: tokens before this position, for the repeat penalty.
+
+        Raises:
+            DecodeError: the row holds no distribution (see `scores.TokenScores`).
         """
+        row = row if isinstance(row, Rows) else Rows.of(row)
+        assert row.n_rows == 1
         if self.argmax_only:
-            return Distribution(np.array([row.argmax()], np.int32), np.ones(1))
-        if self._penalty:
+            best = scores.argmax(row, n_threads=1)
+            if best[0] < 0:
+                raise scores.no_distribution()
+            return Distribution(best, np.ones(1))
+        shim = library.shim()
+        recent = history[-PENALTY_LAST_N:] if self._penalty else None
+        ids, probs = (
+            self._apply(row, recent) if shim is None else self._apply_in_c(shim, row, recent)
+        )
+        if self.greedy:
+            best = ids[probs == probs.max()].min(keepdims=True)  # the lowest of several
+            return Distribution(best, np.ones(1))
+        return Distribution(ids, probs)
+
+    def _apply_in_c(
+        self, shim: ctypes.CDLL, row: Rows, recent: Sequence[int] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        accepted = np.asarray(() if recent is None else recent, np.int32)
+        n = shim.parse_local_sample_row(
+            library.llama_functions(), row.address, row.n_vocab, self._chain, self._n_keep,
+            None if recent is None else accepted.ctypes.data, len(accepted),
+            self._candidates.ctypes.data, len(self._candidates), self._ids.ctypes.data,
+            self._probs.ctypes.data,
+        )  # fmt: skip
+        if n == _NO_DISTRIBUTION:
+            raise scores.no_distribution()
+        assert n > 0, f"libparse_local refused its arguments (code {n})"
+        return self._ids[:n].copy(), self._probs[:n].copy()
+
+    def _apply(
+        self, row: Rows, recent: Sequence[int] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        if not np.isfinite(row.array.max()):
+            raise scores.no_distribution()
+        if recent is not None:
             lib.llama_sampler_reset(self._chain)
-            for token in history[-PENALTY_LAST_N:]:
+            for token in recent:
                 lib.llama_sampler_accept(self._chain, token)
         self._candidates["id"] = self._ids
-        self._candidates["logit"] = row
+        self._candidates["logit"] = row.array[0]
         array = lib.llama_token_data_array()
         array.data = ctypes.cast(self._candidates.ctypes.data, type(array.data))
         array.size = len(self._candidates)
@@ -96,17 +147,27 @@ class Sampler:
         n_bytes = int(array.size) * _TOKEN_DATA.itemsize
         left: npt.NDArray[Any] = np.frombuffer(ctypes.string_at(address, n_bytes), _TOKEN_DATA)
         logits = left["logit"].astype(np.float64)
-        if self.greedy:
-            best = int(logits.argmax())
-            return Distribution(left["id"][best : best + 1].copy(), np.ones(1))
         weights = np.exp(logits - logits.max())
-        return Distribution(left["id"].copy(), weights / weights.sum())
+        return left["id"].copy(), weights / weights.sum()
 
-    def choose(self, row: npt.NDArray[np.float32], history: Sequence[int]) -> int:
-        """The model's next token at one row."""
-        if self.argmax_only:
-            return int(row.argmax())
+    def choose(self, row: Rows | Logits, history: Sequence[int]) -> int:
+        """The model's next token at one row; raises as `distribution`."""
         return self.distribution(row, history).sample(self.rng)
+
+    def advance(self, context: Context, token: int, history: Sequence[int]) -> int:
+        """Decode one token and choose the next.
+
+        Args:
+            context: whose main sequence goes on with `token`.
+            token: the token.
+            history: the tokens up to and including `token`, for the repeat penalty.
+
+        Raises:
+            ContextLengthError, Cancelled, DecodeError: as `Context.decode` and `distribution`.
+        """
+        if self.argmax_only:
+            return context.greedy(token)
+        return self.distribution(context.last_row([token]), history).sample(self.rng)
 
     def close(self) -> None:
         """Free the chain."""
