@@ -28,8 +28,9 @@ VERSION = "0.3.36"
 ARCHIVE = f"llama_cpp_python-{VERSION}.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 
-# Finished builds kept in the cache; a CUDA one takes some hundred megabytes.
-KEEP_BUILDS = 4
+# Finished builds kept in the cache: two revisions of the plain one, that with Vulkan and
+# that with sanitizers. A CUDA one takes some hundred megabytes.
+KEEP_BUILDS = 6
 
 ROOT = Path(__file__).resolve().parent.parent
 PATCHES = ROOT / "ggml_patches"
@@ -331,6 +332,8 @@ def machine_features(cxx: str, flags: Sequence[str]) -> str:
     if "GGML_CUDA" in on:
         found += [_output([os.environ.get("CUDACXX", "nvcc"), "--version"])]
         found += [_output(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"])]
+    if "GGML_VULKAN" in on:  # which shaders there are depends on their compiler
+        found += [_output(["glslc", "--version"])]
     return "\n".join(found)
 
 

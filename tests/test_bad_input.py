@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from parse_local.llama import library
+
 Tiny = Callable[..., Path]
 
 
@@ -180,6 +182,22 @@ print(len(offsets))
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 120
+
+
+def test_a_vocabulary_with_the_same_token_twice_is_refused(place: Path) -> None:
+    if library.seq_fork() is None:
+        pytest.skip("a stock llama.cpp ends the process")
+    # A string is its length in 8 bytes and its text; the tokens of the bytes come first, in order.
+    a, b = (len(text).to_bytes(8, "little") + text for text in (b"a", b"b"))
+    data = (place / "t.gguf").read_bytes()
+    assert data.count(a) == 1
+    (place / "twice.gguf").write_bytes(data.replace(a, b))
+    done = parse_local(place, *ALONE, "twice.gguf", "x")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: llama.cpp cannot load twice.gguf (")
+    assert "token 98 has the same text as token 97" in done.stderr  # ASCII of b, of a
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
