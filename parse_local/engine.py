@@ -227,6 +227,9 @@ class Engine:
         """
         context = speculation.context
         phase = "target_s" if context is self.target.context else "draft_s"
+        in_half = answer.stream.in_character and not self.shared_vocabulary
+        if answer.done or (n is not None and n <= 0 and not in_half):
+            return  # what has to be decoded again is, together with the next draft
         with answer.timed(phase if answer.tokens else "prompt_s"):
             context.prefill(answer.sequence)
             speculation.begin(answer.sequence, tail)

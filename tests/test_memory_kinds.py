@@ -317,6 +317,25 @@ def test_as_target_and_draft_exact_text_is_the_target_own(
     assert n_rolled_back > 0 or name == "gemma3"  # whose draft is always right
 
 
+@pytest.mark.parametrize("name", ["mamba", "lfm2", "qwen35"])
+def test_rolling_back_costs_no_more_than_what_lies_behind_a_checkpoint(
+    load: Callable[..., Any], tiny: Tiny, name: str
+) -> None:
+    engine = load(**pair(tiny, name, name))
+    window = 8
+    found = answer(engine, "hello " * 20, accept="exact", max_tokens=60, window=window)
+    rejected = sum(r.n_accept < r.n_draft for r in found.rounds)
+    once = found.usage.prompt_tokens + 60 + sum(r.n_draft - r.n_accept for r in found.rounds)
+    assert rejected > 0
+    again = found.tokens.target_decoded - once
+    assert again <= rejected * (STRIDE + window)
+    # The draft model comes back to the start of its draft, never to the prompt's beginning.
+    drafted = sum(r.n_draft for r in found.rounds)
+    assert found.tokens.draft_decoded <= found.usage.prompt_tokens + drafted + len(found.rounds) * (
+        STRIDE + window
+    )
+
+
 @pytest.mark.parametrize("name", ["mamba", "lfm2", "qwen35", "qwen3moe"])
 def test_as_one_half_of_a_pair(load: Callable[..., Any], tiny: Tiny, name: str) -> None:
     for roles in ((name, "llama"), ("llama", name)):
@@ -451,3 +470,9 @@ def test_refused_before_anything_is_loaded(
         with pytest.raises(ModelError) as caught:
             Model(tiny(seed=1, **arguments), headers_only=headers_only)
         assert message in str(caught.value)
+
+
+def test_a_cache_for_every_sequence_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "architecture", "deepseek4")
+    with pytest.raises(ModelError, match=r"is a deepseek4 model, whose cache .*; use another"):
+        Model(tiny(seed=1), headers_only=True)

@@ -101,15 +101,20 @@ class Checkpoints:
         """
         found = self.nearest(n)
         lib.llama_memory_seq_rm(self._memory, 0, -1, -1)
-        if found:
-            self.fork(0, found)
+        self.fork(0, found)
         self.forget_beyond(found)
         return found
 
-    def fork(self, seq: int, n: int) -> None:
-        """Make an empty sequence a copy of the checkpoint of `n` tokens."""
-        source = next(c.seq for c in self._taken if c.n == n)
-        lib.llama_memory_seq_cp(self._memory, source, seq, -1, -1)
+    def fork(self, seq: int, n: int | None) -> None:
+        """Make an empty sequence a copy of the checkpoint of `n` tokens.
+
+        Args:
+            seq: the sequence.
+            n: length of a checkpoint; 0 leaves it empty, None copies the main sequence.
+        """
+        source = 0 if n is None else next((c.seq for c in self._taken if c.n == n), None)
+        if source is not None:
+            lib.llama_memory_seq_cp(self._memory, source, seq, -1, -1)
 
     def forget_beyond(self, n: int) -> None:
         """Drop the checkpoints of more than `n` tokens."""

@@ -480,12 +480,11 @@ class Context:
     def _fork(self, seq: int, cut: int) -> int:
         # Fork the main sequence for a cut; returns the fork's length.
         n = self._fork_start(cut)
-        if self._checkpoints is not None and n < len(self.tokens):
-            if n:
-                self._checkpoints.fork(seq, n)
+        if self._checkpoints is not None:
+            self._checkpoints.fork(seq, None if cut == len(self.tokens) else n)
             return n
         fork = library.seq_fork()
-        if fork is None or self._checkpoints is not None:
+        if fork is None:
             lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
             return n
         status = fork(self._memory, 0, seq, n)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MemoryPath = Literal["unified", "sliding window", "checkpoints"]
 
+_CACHE_PER_SEQUENCE = ("deepseek4",)
 _MIB = 1 << 20
 _LOG_STEP = 0.01  # MiB; the precision of the sizes in llama.cpp's log
 _PROBE_CELLS = 1 << 16
@@ -93,6 +94,11 @@ def refusal(model: Model) -> str | None:
         return (
             f"{model.path} is a diffusion model ({architecture}), "
             "which parse-local does not support; use an autoregressive chat model."
+        )
+    if architecture in _CACHE_PER_SEQUENCE:
+        return (
+            f"{model.path} is a {architecture} model, whose cache llama.cpp keeps once for every "
+            "sequence, which parse-local does not support; use another model."
         )
     pooling = model.metadata(f"{architecture}.pooling_type")
     embedding = model.metadata(f"{architecture}.attention.causal") == "false"
