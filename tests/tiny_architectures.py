@@ -70,6 +70,12 @@ def _mamba_layer(w: gguf.GGUFWriter, add: Add, i: int, n_embd: int) -> None:
     add(f"blk.{i}.ssm_out.weight", n_embd, n_inner)
 
 
+def _qwen2vl(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
+    eighth = n_embd // 16  # half a head has n_embd / 8 dimensions, shared by time, height, width
+    w.add_rope_dimension_sections([eighth, eighth // 2, eighth - eighth // 2, 0])
+    llama(w, add, n_layer, n_embd, n_ff)
+
+
 def _mamba(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
     _mamba_keys(w, n_embd)
     for i in range(n_layer):
@@ -297,6 +303,7 @@ _N_EXPERT = 4
 WRITERS = {
     "llama": llama,
     "gemma3": _gemma3,
+    "qwen2vl": _qwen2vl,
     "mamba": _mamba,
     "mamba2": _mamba2,
     "jamba": _jamba,

@@ -72,7 +72,8 @@ def write_tiny_gguf(
             function of the text where the seed is the same.
         template: chat template, None for a file without one.
         architecture: a name in `tiny_architectures.WRITERS`: llama; gemma3 (a sliding
-            window of 32 tokens on every second layer); mamba and mamba2 (recurrent); jamba,
+            window of 32 tokens on every second layer); qwen2vl (positions of several
+            dimensions); mamba and mamba2 (recurrent); jamba,
             granitehybrid, lfm2, qwen35 and qwen3next (hybrid: attention on every second
             layer); qwen3moe; bert (embedding model); t5 (encoder and decoder). Any
             other name gives llama's tensors under that name.
