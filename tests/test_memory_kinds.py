@@ -35,6 +35,7 @@ KINDS = {
     "mamba2": "checkpoints",
     "qwen35": "checkpoints",
     "qwen3moe": "unified",
+    "qwen2vl": "unified",
     "qwen3next": "checkpoints",
 }
 WHOLE_COPIES = [name for name, path in KINDS.items() if path == "checkpoints"]
