@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from parse_local import memory
 from parse_local.judge import make_judge
 from parse_local.llama.checkpoints import STRIDE
-from parse_local.llama.context import KV_BYTES, N_UBATCH, max_rows
+from parse_local.llama.context import N_UBATCH, max_rows
+from parse_local.llama.context_params import KV_BYTES
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
 from parse_local.policy import LoadOptions

@@ -10,28 +10,28 @@ are taken while decoding (`checkpoints`); nothing above this module knows the di
 from __future__ import annotations
 
 import ctypes
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from parse_local.errors import (
     Cancelled,
     ContextLengthError,
     DecodeError,
-    OutOfMemoryError,
-    ParseLocalError,
-    UsageError,
 )
-from parse_local.llama import library, scores
+from parse_local.llama import judging, library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.batch import N_BATCH, Batch
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.checkpoints import MIN_CHECKPOINTS, Checkpoints
+from parse_local.llama.context_params import (
+    FLASH_ATTN,
+    KV_TYPES,
+    creation_failure,
+    default_threads,
+)
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Rows
 
@@ -39,18 +39,7 @@ N_UBATCH = 512
 OUTPUT_BYTES = 160_000_000
 """Upper bound of the output buffer: rows are scored in chunks that stay below it."""
 
-KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # enum ggml_type
-FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
-
 _OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
-
-
-def default_threads() -> int:
-    """Physical cores that this process may run on."""
-    physical = psutil.cpu_count(logical=False) or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
-    return max(1, min(physical, affinity))
 
 
 class Follower(Protocol):
@@ -81,19 +70,6 @@ def max_rows(n_vocab: int) -> int:
     llama.cpp always has room for one row of every sequence, and a fork makes two.
     """
     return max(2, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
-
-
-def _creation_failure(model: Model, n_ctx: int, kv_type: str, log: str) -> ParseLocalError:
-    reason = log.split(": ", 1)[-1]
-    if "flash_attn" in reason or "cache type" in reason:
-        return UsageError(
-            f"{model.path.name} cannot have a KV cache of type {kv_type} ({reason}); "
-            "use --kv-type f16."
-        )
-    return OutOfMemoryError(
-        f"llama.cpp could not create a context of {n_ctx} tokens for {model.path.name} "
-        f"({reason}); lower --ctx, or use --kv-type q8_0."
-    )
 
 
 class Context:
@@ -167,7 +143,7 @@ class Context:
         with library.log.capture() as log:
             self.handle = lib.llama_init_from_model(model.handle, params)
             if not self.handle:
-                raise _creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
+                raise creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
         self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
         self._memory = lib.llama_get_memory(self.handle)
         self._checkpoints: Checkpoints | None = None
@@ -377,109 +353,22 @@ class Context:
         """
         return list(cuts) if self._checkpoints is None else self._checkpoints.forkable(cuts)
 
-    def judge(
-        self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        """Ask the same question behind several prefixes of the main sequence in one batch.
-
-        Args:
-            cuts: prefix lengths in tokens, each at most the sequence's length.
-            suffix: tokens of the question, decoded once for each cut. Where the memory
-                cannot be cut, the tokens between the last checkpoint and the cut go before.
-            labels: token ids whose log-probability behind the suffix is wanted.
-
-        Returns:
-            Log-probabilities (nats), shape (n_cuts, n_labels).
-
-        Raises:
-            ContextLengthError: not even one suffix fits behind the sequence.
-            Cancelled, DecodeError: as `decode`; no fork is left behind.
-
-        Source: PARSE, section 3 (parallel prefix verification).
-        """
-        out = np.empty((len(cuts), len(labels)), np.float32)
-        n_free = min(N_BATCH, self.n_cells - len(self.tokens))
-        start = n_taken = 0
-        for i, cut in enumerate(cuts):
-            n = cut - self._fork_start(cut) + len(suffix)
-            if n > n_free or not self.max_forks:
-                raise ContextLengthError(
-                    f"The verdict question of {n:,} tokens does not fit into the KV cache "
-                    f"of {self.model.path.name} ({n_free:,} tokens free); raise --ctx, or use "
-                    "--accept exact."
-                )
-            if i - start == self.max_forks or n_taken + n > n_free:
-                out[start:i] = self._judge_batch(cuts[start:i], suffix, labels)
-                start, n_taken = i, 0
-            n_taken += n
-        if cuts:
-            out[start:] = self._judge_batch(cuts[start:], suffix, labels)
-        return out
-
-    def _judge_batch(
-        self, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
-    ) -> npt.NDArray[np.float32]:
-        forks = range(1, len(cuts) + 1)
-        try:
-            started = time.perf_counter()
-            self._batch.clear()
-            for seq, cut in zip(forks, cuts, strict=True):
-                n = self._fork(seq, cut)
-                self._batch.add(seq, n, [*self.tokens[n:cut], *suffix], n_rows=1)
-            self.fork_s += time.perf_counter() - started
-            self._run()
-            self.n_suffix_decoded += int(self._batch.native.n_tokens)
-            return self.label_logprobs(self._rows(len(cuts)), labels)
-        finally:
-            started = time.perf_counter()
-            for seq in forks:
-                lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-            self.fork_s += time.perf_counter() - started
-
-    def judge_sequentially(
-        self,
-        tokens: Sequence[int],
-        cuts: Sequence[int],
-        suffix: Sequence[int],
-        labels: Sequence[int],
-        *,
-        n_batch: int = N_BATCH,
-    ) -> npt.NDArray[np.float32]:
-        """What `judge` computes, each cut by a plain pass over an emptied cache.
-
-        Args:
-            tokens: the sequence that is cut.
-            cuts, suffix, labels: as `judge`.
-            n_batch: tokens decoded at once; other values give other rounding.
-
-        Returns:
-            Log-probabilities (nats), shape (n_cuts, n_labels). The cache is empty afterwards.
-        """
-        out = np.empty((len(cuts), len(labels)), np.float32)
-        for i, cut in enumerate(cuts):
-            self.clear()
-            asked = [*tokens[:cut], *suffix]
-            self._require_room(len(asked), self.n_cells)  # a fork's cells are there for it too
-            for start in range(0, len(asked), n_batch):
-                for _, rows in self._decode(asked[start : start + n_batch], 1):  # noqa: B007
-                    pass
-            out[i] = self.label_logprobs(rows, labels)[0]
-        self.clear()
-        return out
+    judge = judging.judge
+    judge_sequentially = judging.judge_sequentially
 
     def label_logprobs(self, rows: Rows, labels: Sequence[int]) -> npt.NDArray[np.float32]:
         """Log-probabilities (nats) of a few tokens in each row, shape (n_rows, n_labels)."""
         return scores.label_logprobs(rows, labels, n_threads=self.n_threads)
 
-    def _fork_start(self, cut: int) -> int:
-        # Where a fork for this cut can begin; what lies between is decoded again in the fork.
+    def fork_start(self, cut: int) -> int:
+        """Length at which a fork for a cut can begin; the rest is decoded again in the fork."""
         if self._checkpoints is None or cut == len(self.tokens):
             return cut
         return self._checkpoints.nearest(cut)
 
-    def _fork(self, seq: int, cut: int) -> int:
-        # Fork the main sequence for a cut; returns the fork's length.
-        n = self._fork_start(cut)
+    def fork(self, seq: int, cut: int) -> int:
+        """Make an empty sequence a fork of the main one; returns its length, `fork_start(cut)`."""
+        n = self.fork_start(cut)
         if self._checkpoints is not None:
             self._checkpoints.fork(seq, None if cut == len(self.tokens) else n)
             return n

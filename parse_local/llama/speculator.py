@@ -25,7 +25,8 @@ from parse_local.errors import (
 )
 from parse_local.llama import library
 from parse_local.llama._bindings import lib
-from parse_local.llama.context import FLASH_ATTN, KV_TYPES, Context
+from parse_local.llama.context import Context
+from parse_local.llama.context_params import FLASH_ATTN, KV_TYPES
 from parse_local.llama.model import Model, check_file
 
 NGRAM_SIZE = 3
