@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_architectures import WRITERS
 from tiny_gguf import READABLE
+from tiny_heads import eagle3
 
 from parse_local.errors import Cancelled, DecodeError, ModelError
 from parse_local.events import Verified
@@ -471,6 +472,13 @@ def test_refused_before_anything_is_loaded(
         with pytest.raises(ModelError) as caught:
             Model(tiny(seed=1, **arguments), headers_only=headers_only)
         assert message in str(caught.value)
+
+
+def test_a_head_is_no_model(tiny: Tiny) -> None:
+    head = tiny(seed=3, architecture="eagle3", write_layers=eagle3)
+    with pytest.raises(ModelError, match=r"is not a model of its own .*\(eagle3\); give it with"):
+        Model(head, headers_only=True)
+    Model(head, headers_only=True, is_head=True).close()
 
 
 def test_a_cache_for_every_sequence_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

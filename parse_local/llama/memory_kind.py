@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MemoryPath = Literal["unified", "sliding window", "checkpoints"]
 
+_HEADS = ("eagle3", "dflash", "gemma4-assistant")
 _CACHE_PER_SEQUENCE = ("deepseek4",)
 _MIB = 1 << 20
 _LOG_STEP = 0.01  # MiB; the precision of the sizes in llama.cpp's log
@@ -85,6 +86,11 @@ def memory_kind(model: Model) -> MemoryKind:
 def refusal(model: Model) -> str | None:
     """Why a model cannot write text here, with a remedy; None where it can."""
     architecture = model.architecture
+    if architecture in _HEADS:
+        return (
+            f"{model.path} is not a model of its own but proposes tokens for one ({architecture}); "
+            "give it with --spec-model, beside the model that it was made for."
+        )
     if lib.llama_model_has_encoder(model.handle):
         return (
             f"{model.path} is an encoder-decoder model ({architecture}), "
