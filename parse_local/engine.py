@@ -302,9 +302,8 @@ class Engine:
     def _speculates(self) -> Speculation:
         if self.speculation is None:
             raise UsageError(
-                "This strategy needs token-level speculation, and there is none"
-                + (f" ({self.notes[0].rstrip('.')})" if self.notes else "")
-                + "; load with another --spec, or use --strategy target."
+                "This strategy needs token-level speculation, which --spec none leaves out; "
+                "load with another --spec, or use --strategy target."
             )
         return self.speculation
 

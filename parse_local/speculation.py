@@ -237,7 +237,7 @@ class Speculation:
         tokens = self._write(sequence, proposal, sampler)
         self._accept(tokens, from_tail=source == "tail")
         if len(proposal) >= len(tokens):
-            self.context.truncate(len(sequence) + len(tokens) - 1)
+            self.context.rewind(len(sequence) + len(tokens) - 1)
         self._account(source, len(proposal), len(tokens), time.perf_counter() - started)
         return tokens
 
@@ -253,7 +253,9 @@ class Speculation:
         return tokens
 
     def _rows(self, tokens: list[int]) -> Iterator[Rows]:
-        for _, rows in self.context.decode(tokens, n_rows=len(tokens)):
+        # A memory that cannot be cut comes back to where the proposals begin.
+        here = len(self.context.tokens)
+        for _, rows in self.context.decode(tokens, n_rows=len(tokens), cuts=[here]):
             for i in range(len(rows)):
                 yield rows.at(i)
 

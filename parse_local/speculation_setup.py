@@ -33,7 +33,6 @@ class SpecPlan:
         path: file of the draft model or head, None where there is none of its own.
         shares_draft: the pair's draft model serves, with a second KV cache.
         governed: propose only while it pays.
-        refused: no speculation at all, for the reason in the note.
         note: what the user should know, "" for nothing.
     """
 
@@ -41,7 +40,6 @@ class SpecPlan:
     path: Path | None = None
     shares_draft: bool = False
     governed: bool = False
-    refused: bool = False
     note: str = ""
 
     @property
@@ -69,8 +67,6 @@ def plan(
     """
     if spec == "none":
         return None
-    if not target.memory_kind.can_cut:
-        return _refuse(spec, target)
     governed = spec == "auto"
     if governed and not speculator.available():
         if spec_path is not None:
@@ -103,16 +99,6 @@ def plan(
     if kind == "draft-simple":
         return _draft(target, spec_path, shares_draft=False, governed=governed)
     return SpecPlan(kind, spec_path, governed=governed)
-
-
-def _refuse(spec: Spec, target: Model) -> SpecPlan | None:
-    if spec == "auto":
-        return None
-    return SpecPlan(
-        refused=True,
-        note=f"{target.path.name} has recurrent memory, which cannot take rejected tokens back: "
-        "it writes without speculation.",
-    )
 
 
 def _has_heads(target: Model) -> bool:
@@ -158,8 +144,8 @@ def make(
     Raises:
         ModelError, PairError, OutOfMemoryError: the file does not fit the target or the memory.
     """
-    if chosen is None or chosen.refused:
-        return None, None, chosen.note if chosen else ""
+    if chosen is None:
+        return None, None, ""
     note, made = chosen.note, None
     if chosen.kind is not None:
         try:

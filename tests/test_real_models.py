@@ -17,6 +17,7 @@ from parse_local.bench.numerics import compare_exact, compare_verdicts
 from parse_local.engine import Engine
 from parse_local.events import Drafted, Finished, Text
 from parse_local.hub import paths
+from parse_local.llama.sampler import Sampler
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -80,6 +81,42 @@ def test_exact_differs_from_the_target_only_at_near_ties(
             assert c.margin <= max(c.spread, 0.15), c
 
 
+@pytest.mark.parametrize("spec", ["draft", "ngram"])
+def test_speculated_text_differs_from_the_plain_only_at_near_ties(spec: str) -> None:
+    engine = load_pair("qwen2.5-coder-1.5b", spec=spec, spec_max=4, n_ctx=1024)
+    context = engine.target.context
+    sampler = Sampler(engine.target.model)
+    assert engine.speculation is not None
+    for sample in SAMPLES[:4]:
+        prompt = engine.target.prompt(ask(sample["prompt"]))
+        sequence = list(prompt)
+        context.prefill(sequence)
+        engine.speculation.begin(sequence)
+        while len(sequence) < len(prompt) + 40:
+            sequence += engine.speculation.step(sequence, sampler, len(prompt) + 40 - len(sequence))
+        context.clear()
+        context.prefill(prompt)
+        for i in range(len(prompt), len(sequence)):
+            row = context.last_row(sequence[i - 1 : i])[0]
+            # Rows of a batch round differently from rows decoded alone.
+            assert row.max() - row[sequence[i]] <= 0.15, (sample["prompt"], i - len(prompt))
+    if spec == "draft":
+        assert engine.speculation.n_accepted > 0.5 * engine.speculation.n_proposed > 20
+    engine.close()
+
+
+def test_a_continuation_takes_tokens_from_the_rejected_tail() -> None:
+    engine = load_pair("qwen2.5-coder-1.5b", spec="ngram", n_ctx=1024)
+    messages = ask("Write a Python class for a stack with push, pop, peek and is_empty.")
+    options = Options(accept="semantic", tau_full=1.0, tau_prefix=1.0, max_tokens=80)
+    result = engine.generate(messages, options)
+    assert len(result.rounds) == 1
+    written = result.usage.completion_tokens - result.rounds[0].n_accept
+    assert written > 40
+    assert result.tokens.spec_accepted > written / 4
+    engine.close()
+
+
 def test_a_prompt_is_never_decoded_twice(engine: Engine) -> None:
     engine.forget()
     messages = ask(SAMPLES[0]["prompt"])
@@ -89,6 +126,7 @@ def test_a_prompt_is_never_decoded_twice(engine: Engine) -> None:
     # a rejection; the last token of an answer is never decoded.
     continuation = first.usage.completion_tokens - r.n_accept
     decoded = first.usage.prompt_tokens + r.n_draft + max(0, continuation - 1)
+    decoded += first.tokens.spec_proposed - first.tokens.spec_accepted
     assert len(first.rounds) == 1
     assert first.tokens.target_decoded == decoded
     second = engine.generate(

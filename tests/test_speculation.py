@@ -195,6 +195,34 @@ def test_a_step_keeps_what_the_target_agrees_with_and_its_own_next_token(writer:
     assert proposer.accepted == [expected[:4], expected[4:7], expected[7:8]]
 
 
+@pytest.mark.parametrize("architecture", ["mamba", "lfm2"])
+def test_a_memory_that_cannot_be_cut_comes_back_to_where_the_proposals_began(
+    load: Callable[..., Any], tiny: Tiny, architecture: str
+) -> None:
+    target = load(
+        target=tiny(seed=1, architecture=architecture, n_layer=2), target_only=True
+    ).target
+    prompt = target.prompt(ask("hello there"))
+    expected = greedy(target, prompt, 8)
+    assert not any(target.model.is_eog(t) for t in expected)
+    wrong = (expected[3] + 1) % 256
+    proposer = Scripted([*expected[:3], wrong, *expected[4:6]], [wrong], expected[5:7])
+    speculation = Speculation(target.context, proposer, n_max=8)
+    target.context.prefill(prompt)
+    speculation.begin(prompt)
+    target.context.start_count()
+    sampler = Sampler(target.model)
+    sequence = list(prompt)
+    decoded = 0
+    # Behind a rejection the last token and what was accepted are decoded again.
+    for tokens, n_decoded in ((expected[:4], 7 + 4), (expected[4:5], 2 + 1), (expected[5:8], 3)):
+        assert speculation.step(sequence, sampler, 100) == tokens
+        sequence += tokens
+        assert target.context.tokens == sequence[:-1]
+        decoded += n_decoded
+        assert target.context.n_decoded == decoded
+
+
 def test_no_more_tokens_than_wanted(writer: Any) -> None:
     prompt = writer.prompt(ask("hello"))
     expected = greedy(writer, prompt, 8)
@@ -351,7 +379,7 @@ def test_cancelling_a_speculated_answer_keeps_the_engine_usable(
 
 def test_speculative_without_speculation_is_refused(load: Callable[..., Any], tiny: Tiny) -> None:
     engine = load(target=tiny(seed=1), target_only=True, spec="none")
-    with pytest.raises(UsageError, match=r"needs token-level spec.* load with another --spec"):
+    with pytest.raises(UsageError, match=r"--spec none leaves out; load with another"):
         answer(engine, "hello", strategy="speculative")
 
 

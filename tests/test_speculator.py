@@ -312,15 +312,26 @@ def test_a_draft_with_another_vocabulary_gives_way_to_ngrams(
         answer(engine, "hello", strategy="speculative", max_tokens=10)
 
 
-def test_recurrent_targets_write_plainly_with_a_note(load: Callable[..., Any], tiny: Tiny) -> None:
-    target = tiny(seed=1, architecture="mamba")
-    plain = answer(load(target=target, target_only=True), "hello", strategy="target", max_tokens=9)
-    engine = load(target=target, target_only=True, spec="ngram")
-    assert len(engine.notes) == 1
-    assert "recurrent memory" in engine.notes[0]
-    assert answer(engine, "hello", strategy="target", max_tokens=9).text == plain.text
-    with pytest.raises(UsageError, match=r"recurrent memory.*use --strategy target"):
-        answer(engine, "hello", strategy="speculative")
+@pytest.mark.parametrize("architecture", ["lfm2", "qwen35", "gemma3"])
+@pytest.mark.parametrize("spec", ["draft", "ngram"])
+def test_memories_that_cannot_be_cut_write_the_same(
+    load: Callable[..., Any], tiny: Tiny, architecture: str, spec: str
+) -> None:
+    target = tiny(seed=1, architecture=architecture, n_layer=4, bias=OFTEN_A)
+    draft = tiny(seed=1, n_layer=4, bias=OFTEN_A)
+    plain = load(target=target, target_only=True)
+    engine = load(
+        target=target, target_only=True, spec=spec, spec_model=None if spec == "ngram" else draft
+    )
+    turns = [*ask("hello there"), {"role": "assistant", "content": "aaaa"}, *ask("go on")]
+    n_proposed = n_accepted = 0
+    for messages in (turns[:1], turns, turns[:1]):
+        expected = answer(plain, messages, strategy="target", max_tokens=60)
+        result = answer(engine, messages, strategy="speculative", max_tokens=60)
+        assert result.text == expected.text
+        n_proposed += result.tokens.spec_proposed
+        n_accepted += result.tokens.spec_accepted
+    assert n_proposed > n_accepted > 0
 
 
 def test_a_stock_library_says_what_to_do(
