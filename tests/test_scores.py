@@ -96,10 +96,10 @@ def test_a_row_without_a_token_still_has_an_arg_max_and_an_entropy() -> None:
 
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("bad", [[NAN, 1, 2], [0, NAN, 9], [1, INF, 0], [-INF] * 3, [NAN] * 3])
-@pytest.mark.parametrize("n_before", [0, 16, 200])  # in a vector register, and behind some
+@pytest.mark.parametrize("n_before", [0, 16, 200, 1023, 5000])  # around the blocks of the C loops
 def test_a_row_without_a_distribution(bad: list[float], n_before: int) -> None:
     fill = -INF if bad[0] == -INF else 0.0
-    row = [fill] * n_before + bad
+    row = [fill] * n_before + bad + [fill] * (n_before // 2)
     good = [0.0] * len(row)
     rows = Rows.of([good, row, good])
     found = scores.token_scores(rows, [0, 0, 0], n_threads=1)

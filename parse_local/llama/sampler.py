@@ -83,6 +83,8 @@ class Sampler:
         self._candidates = np.zeros(n, _TOKEN_DATA)
         self._ids = np.arange(n, dtype=np.int32)
         self._probs = np.empty(n, np.float64)
+        arrays = (self._candidates, self._ids, self._probs)
+        self._addresses = [array.ctypes.data for array in arrays]  # asking numpy takes a while
 
     def distribution(self, row: Rows | Logits, history: Sequence[int]) -> Distribution:
         """What the chain leaves of one row.
@@ -114,12 +116,13 @@ class Sampler:
     def _apply_in_c(
         self, shim: ctypes.CDLL, row: Rows, recent: Sequence[int] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        accepted = np.asarray(() if recent is None else recent, np.int32)
+        accepted = None if recent is None else np.asarray(recent, np.int32)
+        candidates, ids, probs = self._addresses
         n = shim.parse_local_sample_row(
             library.llama_functions(), row.address, row.n_vocab, self._chain, self._n_keep,
-            None if recent is None else accepted.ctypes.data, len(accepted),
-            self._candidates.ctypes.data, len(self._candidates), self._ids.ctypes.data,
-            self._probs.ctypes.data,
+            None if accepted is None else accepted.ctypes.data,
+            0 if accepted is None else len(accepted),
+            candidates, len(self._candidates), ids, probs,
         )  # fmt: skip
         if n == _NO_DISTRIBUTION:
             raise scores.no_distribution()
