@@ -97,6 +97,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.stream = TextStream(self.stops)
+        self._sequence = self.prompt + self.tokens
         self._sources: list[Source] = []  # who wrote each character that is held back
         self._last_source: Source = "target"
 
@@ -117,8 +118,12 @@ class Answer:
 
     @property
     def sequence(self) -> list[int]:
-        """Prompt and answer, as the KV cache holds them."""
-        return self.prompt + self.tokens
+        """Prompt and answer, as the KV cache holds them.
+
+        The same list each time, so that a long context is not copied for every token:
+        it grows with the answer, and only the answer may change it.
+        """
+        return self._sequence
 
     def append(
         self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source
@@ -130,6 +135,7 @@ class Answer:
                 break
             self._last_source = source
             self.tokens.append(token)
+            self._sequence.append(token)
             self.n_accept += source == "draft"
             self.data += piece
             text += self.stream.push(piece)

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parse_local.errors import Cancelled, ContextLengthError, DecodeError
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.context import Context
+from parse_local.llama.context import Context, _n_common
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 
@@ -143,3 +145,20 @@ def test_a_model_whose_output_is_no_number(tiny: Any, make: Any) -> None:
         context.greedy(1)
     context.close()
     model.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(0, 2), max_size=40),
+    st.lists(st.integers(0, 2), max_size=10),
+    st.lists(st.integers(0, 2), max_size=10),
+    st.integers(-1, 60),
+)
+def test_what_two_sequences_share(
+    common: list[int], rest: list[int], other: list[int], limit: int
+) -> None:
+    a, b = common + rest, (*common, *other)
+    limit = min(limit, len(a), len(b))
+    pairs = zip(a, b, strict=False)
+    expected = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+    assert _n_common(a, b, limit) == max(0, min(expected, limit))

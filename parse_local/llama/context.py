@@ -54,9 +54,9 @@ class Follower(Protocol):
 
 def _n_common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
     """Tokens that two sequences share from the start, at most `limit`."""
-    a, b = list(a[: max(0, limit)]), list(b[: max(0, limit)])
+    a, b = (s if isinstance(s, list) else list(s) for s in (a, b))
     n = 0
-    step = limit  # mostly it is all: slices compare faster than single tokens
+    step = limit  # mostly it is all, and slices compare faster than single tokens
     while step > 0:
         while n + step <= limit and a[n : n + step] == b[n : n + step]:
             n += step
