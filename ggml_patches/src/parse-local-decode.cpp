@@ -40,7 +40,7 @@ int32_t parse_local_decode_token(
             // waits for the computation, so that a later read finds it finished as well
             const float * row = llama->get_logits_ith(ctx, -1);
 
-            *argmax = row ? row_argmax(row, n_vocab) : -1;
+            *argmax = row ? row_argmax(row, row_find_max(row, n_vocab)) : -1;
         }
     } catch (...) {
         return PARSE_LOCAL_EXCEPTION;

@@ -12,67 +12,66 @@
 // register of 512 bits or several shorter ones.
 static constexpr int32_t N_LANES = 16;
 
+static constexpr int32_t N_ROW_BLOCK = 64*N_LANES; // fits into the L1 cache
+
 struct row_max {
-    float value;
-    bool  valid; // the row has a distribution: finite maximum, no NaN
+    float   value;
+    int32_t block; // first index of the block in which the value is found first
+    bool    valid; // the row has a distribution: finite maximum, no NaN
 };
 
 static inline row_max row_find_max(const float * x, int32_t n) {
-    // two loops over a block that stays in the L1 cache: in one, compilers keep the lanes in memory
-    static constexpr int32_t n_block = 64*N_LANES;
+    row_max res = { -std::numeric_limits<float>::infinity(), 0, true };
 
-    float lanes[N_LANES];
-    std::fill(lanes, lanes + N_LANES, -std::numeric_limits<float>::infinity());
-
+    // two loops over a block: in one, compilers keep the lanes in memory
     int32_t nan = 0;
     int32_t i0  = 0;
-    for (; i0 + n_block <= n; i0 += n_block) {
-        for (int32_t i = i0; i < i0 + n_block; i += N_LANES) {
+    for (; i0 + N_ROW_BLOCK <= n; i0 += N_ROW_BLOCK) {
+        float lanes[N_LANES];
+        std::fill(lanes, lanes + N_LANES, -std::numeric_limits<float>::infinity());
+
+        for (int32_t i = i0; i < i0 + N_ROW_BLOCK; i += N_LANES) {
             for (int32_t k = 0; k < N_LANES; ++k) {
                 lanes[k] = x[i + k] > lanes[k] ? x[i + k] : lanes[k];
             }
         }
 
         int32_t block_nan = 0;
-        for (int32_t i = i0; i < i0 + n_block; ++i) {
+        for (int32_t i = i0; i < i0 + N_ROW_BLOCK; ++i) {
             block_nan |= x[i] != x[i];
         }
         nan |= block_nan;
+
+        const float value = *std::max_element(lanes, lanes + N_LANES);
+        if (value > res.value) {
+            res.value = value;
+            res.block = i0;
+        }
     }
 
-    float value = *std::max_element(lanes, lanes + N_LANES);
     for (int32_t i = i0; i < n; ++i) {
-        value = x[i] > value ? x[i] : value;
-        nan  |= x[i] != x[i];
+        nan |= x[i] != x[i];
+        if (x[i] > res.value) {
+            res.value = x[i];
+            res.block = i0;
+        }
     }
 
-    return { value, std::isfinite(value) && nan == 0 };
+    res.valid = std::isfinite(res.value) && nan == 0;
+
+    return res;
 }
 
-// The lowest index of a value that is in the row
-static inline int32_t row_find(const float * x, int32_t n, float value) {
-    static constexpr int32_t n_block = 16*N_LANES;
-
-    int32_t i = 0;
-    for (; i + n_block <= n; i += n_block) {
-        int32_t found = 0;
-        for (int32_t k = 0; k < n_block; ++k) {
-            found |= x[i + k] == value;
-        }
-        if (found) {
-            break;
-        }
+// The lowest index of the maximum; -1 where the row has no distribution
+static inline int32_t row_argmax(const float * x, const row_max & max) {
+    if (!max.valid) {
+        return -1;
     }
-    while (x[i] != value) {
+
+    int32_t i = max.block;
+    while (x[i] != max.value) {
         ++i;
     }
 
     return i;
-}
-
-// The token with the largest logit, the lowest id of several; -1 where the row has no distribution
-static inline int32_t row_argmax(const float * x, int32_t n) {
-    const row_max max = row_find_max(x, n);
-
-    return max.valid ? row_find(x, n, max.value) : -1;
 }

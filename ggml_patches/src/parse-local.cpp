@@ -179,7 +179,7 @@ int32_t parse_local_score_rows(
         const row_max max = row_find_max(x, n_vocab);
 
         if (argmax) {
-            argmax[i] = max.valid ? row_find(x, n_vocab, max.value) : -1;
+            argmax[i] = row_argmax(x, max);
         }
 
         if (rank) {
