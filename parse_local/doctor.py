@@ -104,7 +104,8 @@ def print_report(report: Report) -> None:
     table.add_column(overflow="fold")
     table.add_row("versions", ", ".join(f"{k} {v}" for k, v in report.versions.items()))
     if report.library:
-        shim = "" if report.library["shim"] else ", scores in numpy (libparse_local is missing)"
+        no_shim = ", scores in numpy (libparse_local is missing or of another version)"
+        shim = "" if report.library["shim"] else no_shim
         table.add_row("llama.cpp", f"{report.library['llama.cpp']}{shim}")
         table.add_row("library", str(report.library["path"]))
         table.add_row("features", str(report.library["system_info"]))

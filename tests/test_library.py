@@ -47,3 +47,11 @@ def test_the_log_is_silent_unless_verbose(capsys: pytest.CaptureFixture[str]) ->
     log.verbose = True
     log.write(2, "let through\n")
     assert capsys.readouterr().err == "let through\n"
+
+
+def test_a_shim_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a checkout, Python code may be newer than what was compiled.
+    if library.shim() is None:
+        pytest.skip("libparse_local is not beside this llama.cpp")
+    monkeypatch.setattr(library, "_SHIM_VERSION", b"999")
+    assert library.shim.__wrapped__() is None
