@@ -145,6 +145,17 @@ def test_cells_that_a_fork_sees_are_not_used_again(tiny_model: Any) -> None:
     fresh.close()
 
 
+def test_forks_do_not_see_what_is_copied_into_their_parent_later(cache: Cache) -> None:
+    cache.decode(0, 0, PROMPT)
+    cache.decode(1, 0, PROMPT)
+    assert cache.drop(1, 5, 10)  # a hole
+    assert cache.fork(1, 2, 20) == 0
+    cache.copy(1, 3, 0, 20)
+    cache.copy(0, 1, 5, 10)
+    assert_same(cache.decode(2, 20, [7]), cache.decode(3, 20, [7]))
+    assert cache.drop(1)
+
+
 def test_a_state_contains_what_a_fork_sees(cache: Cache) -> None:
     cache.decode(0, 0, PROMPT)
     assert cache.fork(0, 1, 30) == 0
@@ -280,6 +291,23 @@ def test_window_that_is_gone_is_refused_and_one_that_is_there_is_whole(window_mo
     assert_same(forked, cache.decode(1, first, [5]), 1e-4)
     cache.close()
     fresh.close()
+
+
+def test_a_parent_whose_window_moves_on_leaves_the_fork_its_cells(window_model: Any) -> None:
+    forked, copied = Cache(window_model, swa_full=False), Cache(window_model, swa_full=False)
+    for cache in (forked, copied):
+        text = decode_long_text(cache)
+    p1 = forked.span(0)[0] + WINDOW
+    assert forked.fork(0, 1, p1) == 0
+    copied.copy(0, 1, 0, p1)
+    for start in range(640, 1920, 64):
+        rows = [cache.decode(0, start, text[:64]) for cache in (forked, copied)]
+        assert_same(*rows)
+        assert forked.spans() == copied.spans()
+    assert forked.span(0)[0] > p1  # the parent has lost what the fork sees
+    assert_same(forked.decode(1, p1, [5]), copied.decode(1, p1, [5]))
+    forked.close()
+    copied.close()
 
 
 # Random programs, run with forks and with copies.
