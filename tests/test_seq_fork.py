@@ -182,6 +182,15 @@ def test_a_state_cannot_replace_a_sequence_with_forks(cache: Cache) -> None:
     assert cache.load(0, state)
 
 
+def test_what_is_removed_from_all_sequences_does_not_come_back_in_a_fork(cache: Cache) -> None:
+    cache.decode(0, 0, PROMPT)
+    assert cache.fork(0, 1, 30) == 0
+    assert cache.drop(-1, 20)
+    assert cache.spans()[:2] == [(0, 19), (0, 19)]
+    cache.decode(0, 20, PROMPT[:20])
+    assert cache.spans()[:2] == [(0, 39), (0, 19)]
+
+
 def test_clear_forgets_forks(cache: Cache) -> None:
     cache.decode(0, 0, PROMPT)
     assert cache.fork(0, 1, 30) == 0
