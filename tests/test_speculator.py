@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asking import answer, ask
 from tiny_gguf import READABLE, write_tiny_gguf
-from tiny_heads import eagle3, glm4moe
+from tiny_heads import eagle3, glm4moe, qwen35_mtp
 
 from parse_local.errors import ModelError, PairError, UsageError, VocabularyError
 from parse_local.llama import speculator
@@ -55,6 +55,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         },
     }
 
+    hybrid = {"seed": 1, "n_layer": 4, "architecture": "qwen35", "write_layers": qwen35_mtp}
+    made |= {"hybrid": hybrid, "hybrid-a": {**hybrid, "bias": OFTEN_A}}
+
     def file(name: str) -> Path:
         path = directory / f"{name}.gguf"
         if not path.exists():
@@ -83,6 +86,8 @@ def any_token(monkeypatch: pytest.MonkeyPatch) -> None:
         ("eagle3", "target-a", "eagle3-a"),
         ("mtp", "mtp", None),
         ("mtp", "mtp-a", None),
+        ("mtp", "hybrid", None),
+        ("mtp", "hybrid-a", None),
         ("draft", "target", "target-a"),
         ("draft", "target-a", "target-a"),
         ("ngram", "target-a", None),
@@ -113,9 +118,9 @@ def test_greedy_text_is_the_targets_own(
         assert result.finish_reason == expected.finish_reason
         t = result.tokens
         rejected = t.spec_proposed - t.spec_accepted
-        # The last token of an answer may be an accepted proposal that the cache still took.
-        extra = t.target_decoded - expected.tokens.target_decoded - rejected
-        assert 0 <= extra <= 1 + t.spec_accepted
+        again = t.target_decoded - expected.tokens.target_decoded - rejected
+        # Only a memory that cannot be cut decodes something twice.
+        assert again == 0 or ("hybrid" in target and again > 0)
 
 
 @pytest.mark.usefixtures("any_token")

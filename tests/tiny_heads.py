@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
-from tiny_architectures import Add, heads, ones
+from tiny_architectures import WRITERS, Add, heads, ones
 
 
 def eagle3(
@@ -71,11 +71,23 @@ def glm4moe(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) 
         zeros = np.zeros((n_embd, n_ff_exp), np.float32)
         w.add_tensor(f"blk.{i}.ffn_down_exps.weight", np.stack([zeros] * n_expert))
         add(f"blk.{i}.ffn_down_shexp.weight", n_embd, n_ff_exp, gain=0.0)
-    head = n_layer - 1
+    _nextn(w, n_layer - 1, n_embd)
+    ones(w, "output_norm.weight", n_embd)
+
+
+def qwen35_mtp(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
+    """A hybrid model whose last block, one with attention, is an MTP head."""
+    assert n_layer % 2 == 0
+    WRITERS["qwen35"](w, add, n_layer, n_embd, n_ff)
+    w.add_nextn_predict_layers(1)
+    _nextn(w, n_layer - 1, n_embd)
+
+
+def _nextn(w: gguf.GGUFWriter, i: int, n_embd: int) -> None:
+    # What makes block i a head: token and hidden state joined, the constant dimension kept.
     join = np.random.default_rng(3).standard_normal((n_embd, 2 * n_embd)) / 16
     join[0] = 0.0
     join[0, 0] = 1.0
-    w.add_tensor(f"blk.{head}.nextn.eh_proj.weight", join.astype(np.float32))
-    ones(w, f"blk.{head}.nextn.enorm.weight", n_embd)
-    ones(w, f"blk.{head}.nextn.hnorm.weight", n_embd)
-    ones(w, "output_norm.weight", n_embd)
+    w.add_tensor(f"blk.{i}.nextn.eh_proj.weight", join.astype(np.float32))
+    ones(w, f"blk.{i}.nextn.enorm.weight", n_embd)
+    ones(w, f"blk.{i}.nextn.hnorm.weight", n_embd)
