@@ -25,12 +25,13 @@ class ForkTimes:
 
     Args:
         fork: all forks made.
-        decode: one token behind each of them in one batch: the attention mask, and the model.
+        mask: what precedes computing a batch with one token behind each of them: placing
+            the tokens, building the graph and, nearly all of it, the attention mask.
         drop: all forks removed.
     """
 
     fork: list[float] = field(default_factory=list)
-    decode: list[float] = field(default_factory=list)
+    mask: list[float] = field(default_factory=list)
     drop: list[float] = field(default_factory=list)
 
     def median(self, what: str) -> float:
@@ -63,6 +64,9 @@ class ForkBench:
         params.n_batch, params.n_ubatch = N_BATCH, 512
         params.n_threads = params.n_threads_batch = n_threads
         params.kv_unified = True
+        self._computing = 0.0
+        self._callback = lib.ggml_backend_sched_eval_callback(self._note_computing)
+        params.cb_eval = self._callback
         self._handle = lib.llama_init_from_model(model.handle, params)
         self._memory = lib.llama_get_memory(self._handle)
         self._batch = lib.llama_batch_init(N_BATCH, 0, 1)
@@ -80,42 +84,54 @@ class ForkBench:
             self._n = end
 
     def measure(self, cuts: Sequence[int], *, repeat: int) -> dict[str, ForkTimes]:
-        """Fork at the cuts, decode a token behind each, drop; both ways in turn.
+        """Fork at the cuts, decode a token behind each, drop; one way after the other.
 
         Args:
             cuts: prefix lengths, one fork each.
-            repeat: repetitions; a first one is not counted.
+            repeat: repetitions of each way; a first one is not counted.
 
         Returns:
             Times by way, "seq_cp" and "seq_fork".
         """
         times = {way: ForkTimes() for way in self._ways}
         forks = list(enumerate(cuts, start=1))
-        for i in range(repeat + 1):
-            for way, fork in self._ways.items():
-                t = [time.perf_counter()]
+        # Not in turn: after seq_cp the allocator still has a million freed nodes to merge, and
+        # that would be counted as the other one's.
+        for way, fork in self._ways.items():
+            for i in range(repeat + 1):
+                start = time.perf_counter()
                 for child, p1 in forks:
                     fork(child, p1)
-                t.append(time.perf_counter())
-                self._decode(forks)
-                t.append(time.perf_counter())
+                forked = time.perf_counter()
+                mask_s = self._decode(forks)
+                decoded = time.perf_counter()
                 for child, _ in forks:
                     lib.llama_memory_seq_rm(self._memory, child, -1, -1)
-                t.append(time.perf_counter())
+                dropped = time.perf_counter()
                 if i:
-                    for name, start, end in zip(("fork", "decode", "drop"), t, t[1:], strict=False):
-                        getattr(times[way], name).append(1000 * (end - start))
+                    times[way].fork.append(1000 * (forked - start))
+                    times[way].mask.append(1000 * mask_s)
+                    times[way].drop.append(1000 * (dropped - decoded))
         return times
 
-    def _decode(self, entries: Sequence[tuple[int, int]]) -> None:
+    def _note_computing(self, _tensor: Any, _ask: bool, _data: Any) -> bool:
+        # llama.cpp asks before it computes a graph whether to stop at its first node.
+        self._computing = self._computing or time.perf_counter()
+        return False
+
+    def _decode(self, entries: Sequence[tuple[int, int]]) -> float:
+        # Returns seconds until the first graph was computed.
         batch = self._batch
         batch.n_tokens = len(entries)
         for i, (seq, pos) in enumerate(entries):
             batch.token[i], batch.pos[i] = pos % 200, pos
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, seq
             batch.logits[i] = i == len(entries) - 1
+        self._computing = 0.0
+        start = time.perf_counter()
         status = lib.llama_decode(self._handle, batch)
         assert status == 0, status
+        return self._computing - start
 
     def close(self) -> None:
         """Free the cache."""
