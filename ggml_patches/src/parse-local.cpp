@@ -36,10 +36,11 @@ static inline float exp_nonpositive(float x) {
     p = p*(r*r) + r + 1.0f;
 
     // multiply by 2^n: the low bits of `shifted` hold n, move them to the exponent
-    int32_t bits;
+    // (unsigned, because what is shifted out has no place in a signed integer)
+    uint32_t bits;
     std::memcpy(&bits, &shifted, sizeof(bits));
 
-    const int32_t scale_bits = (bits << 23) + 0x3f800000;
+    const uint32_t scale_bits = (bits << 23) + 0x3f800000u;
 
     float scale;
     std::memcpy(&scale, &scale_bits, sizeof(scale));
