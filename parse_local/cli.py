@@ -204,7 +204,7 @@ def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:
     "--model",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Look at one GGUF instead: what it can do here, and how.",
+    help="Look at one GGUF, or model of the catalogue, instead: what it can do here, and how.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(model: Path | None, as_json: bool) -> None:
@@ -216,11 +216,13 @@ def doctor(model: Path | None, as_json: bool) -> None:
     Examples:
       parse-local doctor
       parse-local doctor --model some-model.gguf
+      parse-local doctor --model smollm2-135m
     """
     from parse_local.doctor import examine, print_report
     from parse_local.doctor_model import ModelReport, examine_model, print_model_report
+    from parse_local.pair import locate
 
-    report = examine() if model is None else examine_model(model)
+    report = examine() if model is None else examine_model(locate(model))
     if as_json:
         click.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
     elif isinstance(report, ModelReport):

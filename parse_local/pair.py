@@ -158,14 +158,18 @@ def _find(
     wanted = {"target": target} if target_only else {"draft": draft, "target": target}
     for role, value in wanted.items():
         if value is not None:
-            paths[role] = _locate(value)
+            paths[role] = locate(value)
         elif pair is not None:
             paths[role] = hub.paths(getattr(pair, role).name)[0]
     return ("" if draft or target else pair_name), paths
 
 
-def _locate(value: PathLike) -> Path:
-    # A file, or the name of one model of the catalogue.
+def locate(value: PathLike) -> Path:
+    """A file, or the path of one model of the catalogue by its name.
+
+    Raises:
+        DownloadError: the catalogue's model is not on this machine.
+    """
     from parse_local import hub
     from parse_local.catalog import load_catalog
 
@@ -191,7 +195,7 @@ class _Plan:
 
 def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Plan:
     spec: SpecPlan | None = None
-    spec_path = None if options.spec_model is None else _locate(options.spec_model)
+    spec_path = None if options.spec_model is None else locate(options.spec_model)
     rooms: dict[str, Room] = {}
     needs: dict[str, memory.Need] = {}
     for role in reversed(paths):  # target and draft do not depend on each other

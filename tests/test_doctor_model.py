@@ -163,3 +163,9 @@ def test_the_weights_are_not_read(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Model, "__init__", counting)
     report(tiny(seed=3, architecture="lfm2", n_layer=2))
     assert loaded == [True]
+
+
+def test_a_model_of_the_catalogue_that_is_not_here() -> None:
+    done = CliRunner().invoke(main, ["doctor", "--model", "qwen3-0.6b-q8_0"])
+    assert done.exit_code == 1
+    assert "parse-local models pull" in done.output
