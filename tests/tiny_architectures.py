@@ -20,15 +20,20 @@ def heads(w: gguf.GGUFWriter, n_head: int, n_head_kv: int) -> None:
     w.add_head_count_kv(n_head_kv)
 
 
+def attention(add: Add, i: int, n_embd: int) -> None:
+    """Block `i`'s matrices of attention, four heads that share two of keys and values."""
+    add(f"blk.{i}.attn_q.weight", n_embd, n_embd, gain=2.0)
+    add(f"blk.{i}.attn_k.weight", n_embd // 2, n_embd, gain=2.0)
+    add(f"blk.{i}.attn_v.weight", n_embd // 2, n_embd, gain=2.0)
+    add(f"blk.{i}.attn_output.weight", n_embd, n_embd, gain=2.0)
+
+
 def llama(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) -> None:
     heads(w, 4, 2)
     w.add_rope_dimension_count(n_embd // 4)
     for i in range(n_layer):
         ones(w, f"blk.{i}.attn_norm.weight", n_embd)
-        add(f"blk.{i}.attn_q.weight", n_embd, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_k.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_v.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_output.weight", n_embd, n_embd, gain=2.0)
+        attention(add, i, n_embd)
         ones(w, f"blk.{i}.ffn_norm.weight", n_embd)
         add(f"blk.{i}.ffn_gate.weight", n_ff, n_embd)
         add(f"blk.{i}.ffn_up.weight", n_ff, n_embd)

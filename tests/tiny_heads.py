@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gguf
 import numpy as np
-from tiny_architectures import WRITERS, Add, heads, ones
+from tiny_architectures import WRITERS, Add, attention, heads, ones
 
 
 def eagle3(
@@ -54,10 +54,7 @@ def glm4moe(w: gguf.GGUFWriter, add: Add, n_layer: int, n_embd: int, n_ff: int) 
     w.add_nextn_predict_layers(1)
     for i in range(n_layer):
         ones(w, f"blk.{i}.attn_norm.weight", n_embd)
-        add(f"blk.{i}.attn_q.weight", n_embd, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_k.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_v.weight", n_embd // 2, n_embd, gain=2.0)
-        add(f"blk.{i}.attn_output.weight", n_embd, n_embd, gain=2.0)
+        attention(add, i, n_embd)
         ones(w, f"blk.{i}.post_attention_norm.weight", n_embd)
         add(f"blk.{i}.ffn_gate_inp.weight", n_expert, n_embd)
         w.add_tensor(f"blk.{i}.exp_probs_b.bias", np.zeros(n_expert, np.float32))
