@@ -19,6 +19,7 @@ from parse_local.events import (
     Accepted,
     Event,
     Finished,
+    Pass,
     Result,
     RolledBack,
     Round,
@@ -31,6 +32,7 @@ from parse_local.events import (
 )
 from parse_local.judge import Judge, make_judge
 from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
@@ -371,4 +373,10 @@ class _Meter:
                 ttft_s=answer.first_text or answer.age,
             ),
             spans=tuple(answer.spans),
+            target_passes=_passes(target),
+            draft_passes=_passes(draft) if draft else (),
         )
+
+
+def _passes(context: Context) -> tuple[Pass, ...]:
+    return tuple(Pass(*shape, n) for shape, n in sorted(context.passes.items()))

@@ -60,6 +60,7 @@ class Round:
         n_accept: how many were kept.
         boundaries: the places judged, in order.
         whole: the draft was a finished answer and its verdict accepted all of it.
+        n_exact_chars: characters of the draft's text in its first `n_exact` tokens.
     """
 
     n_draft: int
@@ -67,6 +68,7 @@ class Round:
     n_accept: int
     boundaries: tuple[Boundary, ...] = ()
     whole: bool = False
+    n_exact_chars: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """One of the `rounds` that `parse-local run --json` prints."""
@@ -150,6 +152,21 @@ class TokenCounts:
 
 
 @dataclass(frozen=True)
+class Pass:
+    """Calls of `llama_decode` that had the same shape.
+
+    Args:
+        n_tokens: tokens in the batch.
+        n_rows: how many of them had their output row computed.
+        n: how many calls.
+    """
+
+    n_tokens: int
+    n_rows: int
+    n: int
+
+
+@dataclass(frozen=True)
 class Timings:
     """Wall-clock seconds; `ttft_s` is the time to the first final text."""
 
@@ -178,6 +195,7 @@ class Result:
         text: the final answer; equals the concatenation of all `Text` events.
         finish_reason: "stop", "length" or "cancelled".
         spans: the answer cut by who wrote it; joined they give `text`.
+        target_passes, draft_passes: what either model decoded, by shape of the batch.
     """
 
     text: str = ""
@@ -187,6 +205,8 @@ class Result:
     tokens: TokenCounts = field(default_factory=TokenCounts)
     timings: Timings = field(default_factory=Timings)
     spans: tuple[Span, ...] = ()
+    target_passes: tuple[Pass, ...] = ()
+    draft_passes: tuple[Pass, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:

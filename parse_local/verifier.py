@@ -100,6 +100,7 @@ class Verifier:
             n_accept=accepted_length(evidence.n_exact, boundaries, self._policy),
             boundaries=tuple(boundaries),
             whole=any(b.complete and accepts(b, self._policy) for b in boundaries),
+            n_exact_chars=len(draft.head(evidence.n_exact)),
         )
 
     def score(

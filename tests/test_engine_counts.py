@@ -14,6 +14,7 @@ from tiny_gguf import CHATML
 from parse_local import Options
 from parse_local.chat_template import ChatTemplate
 from parse_local.errors import ContextLengthError
+from parse_local.events import Pass
 from parse_local.judge import make_judge
 from parse_local.llama.context import Context
 
@@ -47,6 +48,9 @@ def test_the_target_alone(engine: Callable[..., Any]) -> None:
     # The last token is written but never read.
     assert found.tokens.target_decoded == PROMPT + 20 - 1
     assert found.tokens.draft_decoded == 0
+    # The prompt without its last token, then one row a token.
+    assert found.target_passes == (Pass(1, 1, 20), Pass(PROMPT - 1, 0, 1))
+    assert found.draft_passes == ()
 
 
 @pytest.mark.parametrize("after_reject", ["target", "redraft"])
@@ -73,7 +77,16 @@ def test_one_rejected_draft(engine: Callable[..., Any], after_reject: str) -> No
     # 23 prompt tokens, and the draft without its last.
     assert found.tokens.draft_decoded == PROMPT + n_draft - 1
     _, prefix = suffixes(engine())
-    assert found.tokens.suffix_decoded == len(only.boundaries) * prefix
+    n_forks = len(only.boundaries)
+    assert found.tokens.suffix_decoded == n_forks * prefix
+    # The prompt's last token is read with the draft; what replaces its first costs nothing more.
+    assert set(found.target_passes) == {
+        Pass(PROMPT - 1, 0, 1),
+        Pass(1 + n_draft, 1 + n_draft, 1),
+        Pass(n_forks * prefix, n_forks, 1),
+        Pass(1, 1, n_own - 1),
+    }
+    assert found.draft_passes == (Pass(1, 1, n_draft), Pass(PROMPT - 1, 0, 1))
 
 
 def test_a_draft_accepted_whole(engine: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ are taken while decoding (`checkpoints`); nothing above this module knows the di
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -169,6 +170,8 @@ class Context:
         self.n_suffix_decoded = 0
         self.n_reused: int | None = None
         self.fork_s = 0.0
+        self.passes: Counter[tuple[int, int]] = Counter()
+        """Calls of llama_decode by shape: (tokens, output rows)."""
 
     # the main sequence
 
@@ -291,6 +294,7 @@ class Context:
             self._run()
             self.tokens.extend(chunk)
             self.n_decoded += len(chunk)
+            self.passes[len(chunk), max(0, end - row_start)] += 1
             if self.follower is not None:
                 self.follower.process(chunk, len(self.tokens) - len(chunk))
             if end > row_start:
@@ -335,6 +339,7 @@ class Context:
             ))  # fmt: skip
             self.tokens.append(token)
             self.n_decoded += 1
+            self.passes[1, 1] += 1
             if self.follower is not None:
                 self.follower.process([token], n)
             best = self._argmax.value

@@ -72,7 +72,9 @@ def _judge_batch(
             context._batch.add(seq, n, [*context.tokens[n:cut], *suffix], n_rows=1)
         context.fork_s += time.perf_counter() - started
         context._run()
-        context.n_suffix_decoded += int(context._batch.native.n_tokens)
+        n_tokens = int(context._batch.native.n_tokens)
+        context.n_suffix_decoded += n_tokens
+        context.passes[n_tokens, len(cuts)] += 1
         return context.label_logprobs(context._rows(len(cuts)), labels)
     finally:
         started = time.perf_counter()
