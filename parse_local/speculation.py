@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from parse_local.errors import SpeculatorError
+from parse_local.learning import Account, Rate
 from parse_local.llama.context import Context
 from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
@@ -108,19 +109,21 @@ class Governor:
     def __init__(self) -> None:
         self.plain_s: float | None = None
         """Seconds of a plain step; nothing is proposed before one has been measured."""
-        self._balance = self.START  # in plain steps
-        self._counts: dict[str, tuple[float, float]] = {}  # accepted, tried
+        self._account = Account(self.START, self.MOST, self.ALLOWANCE)  # in plain steps
+        self._rates: dict[str, Rate] = {}
         self._costs: dict[tuple[str, int], float] = {}  # seconds of a step
         self._slopes: dict[str, float] = {}  # seconds for each proposed token
 
     def rate(self, source: str) -> float:
         """Share of this source's tokens that the target agrees with."""
-        accepted, tried = self._counts.get(source, (0.0, 0.0))
-        return (accepted + self.RATE * self.PRIOR) / (tried + self.PRIOR)
+        return self._rate(source).value
+
+    def _rate(self, source: str) -> Rate:
+        return self._rates.setdefault(source, Rate(self.RATE, self.PRIOR, self.KEEP))
 
     def choose(self, source: str, n_max: int) -> int:
         """How many of at most `n_max` tokens to propose; 0 where none would pay."""
-        if self.plain_s is None or self._balance <= 0:
+        if self.plain_s is None or self._account.balance <= 0:
             return 0
         p = min(self.rate(source), 0.99)
         best, chosen = self.MARGIN, 0
@@ -143,18 +146,14 @@ class Governor:
             self.plain_s = seconds
         # A stalled step says nothing about the next ones.
         self.plain_s += 0.2 * (min(seconds, 2 * self.plain_s) - self.plain_s)
-        self._balance = min(self.MOST, self._balance + self.ALLOWANCE)
+        self._account.wrote(1)
 
     def speculated(self, source: str, n_proposed: int, n_tokens: int, seconds: float) -> None:
         """A step with `n_proposed` tokens of `source` took this long and gained `n_tokens`."""
         assert self.plain_s is not None
         n_accepted = min(n_tokens - 1, n_proposed)
-        accepted, tried = self._counts.get(source, (0.0, 0.0))
-        self._counts[source] = (
-            self.KEEP * accepted + n_accepted,
-            self.KEEP * tried + min(n_proposed, n_accepted + 1),
-        )
-        self._balance = min(self.MOST, self._balance + n_tokens - seconds / self.plain_s)
+        self._rate(source).update(n_accepted, min(n_proposed, n_accepted + 1))
+        self._account.book(n_tokens - seconds / self.plain_s)
         if n_proposed:
             group, per_token = _group(source), (seconds - self.plain_s) / n_proposed
             old = self._costs.get((group, n_proposed), seconds)

@@ -1,0 +1,61 @@
+"""What a run learns about its proposals, and the account that bounds what learning may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Rate:
+    """The share of something that holds, counted with forgetting, because it follows the text.
+
+    Args:
+        prior: what to expect before anything was counted, 0 to 1.
+        weight: how many trials the prior counts for.
+        keep: of the earlier counts, at each update.
+    """
+
+    prior: float
+    weight: float = 4.0
+    keep: float = 0.98
+    held: float = 0.0
+    tried: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """The share expected of the next trials."""
+        return (self.held + self.prior * self.weight) / (self.tried + self.weight)
+
+    def update(self, held: float, tried: float) -> None:
+        """Of `tried` trials, `held` did."""
+        self.held = self.keep * self.held + held
+        self.tried = self.keep * self.tried + tried
+
+
+@dataclass
+class Account:
+    """Bounds what attempts may lose against plain decoding, in tokens' worth of it.
+
+    What an attempt saves goes in, what it loses comes out, and everything written adds a little:
+    however bad the attempts, they cost `start` and that share at most.
+
+    Args:
+        start: balance at first.
+        most: balance at most, so that good times do not pay for long bad ones.
+        allowance: share of plain time that may be lost.
+    """
+
+    start: float
+    most: float
+    allowance: float = 0.02
+
+    def __post_init__(self) -> None:
+        self.balance = self.start
+
+    def wrote(self, n_tokens: int) -> None:
+        """So many tokens have been written: their allowance is earned."""
+        self.book(n_tokens * self.allowance)
+
+    def book(self, gain: float) -> None:
+        """An attempt saved (or, below 0, lost) the time of so many plain tokens."""
+        self.balance = min(self.most, self.balance + gain)
