@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
@@ -43,7 +45,7 @@ def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy
 
     Source: PARSE, section 3.
     """
-    if policy.accept == "exact":
+    if not policy.asks_verdicts:
         return n_exact
     for boundary in boundaries:
         if boundary.complete and accepts(boundary, policy):
@@ -57,6 +59,43 @@ def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy
         elif policy.rule == "first-failure" and boundary.n_tokens > n_exact:
             break
     return max(n_exact, kept)
+
+
+def loose_length(
+    n_exact: int,
+    ranks: npt.NDArray[np.int32],
+    entropies: npt.NDArray[np.float32],
+    *,
+    min_entropy: float,
+    window: int,
+) -> int:
+    """Tokens of the draft that are kept when a differing token may pass.
+
+    A token that the target would not have chosen passes where the target itself is undecided
+    (an entropy of at least `min_entropy`) and goes on as the draft does: the next `window`
+    tokens are all its own choice. The first token that does not pass ends what is kept. One
+    so near to the end that fewer than `window` tokens follow it is not decided yet and does
+    not pass either; the draft is cut in front of it, and a later draft may offer it again.
+
+    Args:
+        n_exact: length of the exact prefix, shorter than the draft unless all of it is exact.
+        ranks: of the draft's tokens under the target, shape (n,); 0 is its first choice. They
+            are those of the raw logits: behind the first difference a repeat penalty is not
+            looked at.
+        entropies: of the target's distribution before each token (nats), shape (n,).
+        min_entropy: 0 lets every token pass that the window lets pass, infinity none.
+        window: tokens that have to agree again; 0 leaves the entropy alone to decide.
+
+    Source: FLy (arXiv 2511.22972): entropy-level gate and token-level deferred window.
+    """
+    differs = ranks != 0
+    differs[:n_exact] = False
+    differs[n_exact : n_exact + 1] = True  # also where a penalty or a tie made it differ
+    places = [*(int(i) for i in np.flatnonzero(differs)), len(ranks)]
+    for i, following in pairwise(places):
+        if not entropies[i] >= min_entropy or following - i <= window:
+            return i
+    return len(ranks)
 
 
 def speculative_step(

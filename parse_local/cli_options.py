@@ -128,8 +128,8 @@ def accept_options(command: Command) -> Command:
             click.option(
                 "--accept",
                 type=click.Choice(get_args(AcceptMode)),
-                help="exact: the target's own text, lossless; semantic: what its verdict calls "
-                "correct; "
+                help="exact: the target's own text, lossless; loose: also other words where the "
+                "target is undecided; semantic: what its verdict calls correct; "
                 "fused: verdict and likelihood.  [default: fused with a calibrated profile, "
                 "else exact]",
             ),
@@ -145,6 +145,19 @@ def accept_options(command: Command) -> Command:
                 type=click.FloatRange(0, 1),
                 metavar="P",
                 help="P(Correct) that accepts an unfinished prefix.  [default: as --tau]",
+            ),
+            click.option(
+                "--loose-entropy",
+                type=click.FloatRange(min=0),
+                metavar="NATS",
+                help="With --accept loose: entropy of the target from which on another word may "
+                "pass.  [default: 0.8; --strategy fly: 0.3]",
+            ),
+            click.option(
+                "--loose-window",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="With --accept loose: tokens behind it that must agree again.  [default: 6]",
             ),
             click.option(
                 "--rule",
@@ -212,8 +225,9 @@ def answer_options(command: Command) -> Command:
                 type=click.Choice(get_args(Strategy)),
                 default=_ANSWER.strategy,
                 show_default=True,
-                help="parse: draft, verify, continue; speculative: the target with token-level "
-                "speculation; or one of the models alone.",
+                help="parse: draft, verify, continue; fly: the same with --accept loose as its "
+                "paper has it; speculative: the target with token-level speculation; or one of the "
+                "models alone.",
             ),
             accept_options,
             click.option(
@@ -221,13 +235,13 @@ def answer_options(command: Command) -> Command:
                 type=click.IntRange(min=0),
                 metavar="N",
                 help="Tokens drafted before each verification, 0 for the whole answer.  "
-                "[default: 16 with --accept exact, else 0]",
+                "[default: 16 with --accept exact or loose, else 0]",
             ),
             click.option(
                 "--after-reject",
                 type=click.Choice(get_args(AfterReject)),
                 help="Who goes on after a rejected tail.  "
-                "[default: redraft with --accept exact, else target]",
+                "[default: redraft with --accept exact or loose, else target]",
             ),
             click.option(
                 "--max-tokens",

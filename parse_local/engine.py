@@ -146,7 +146,7 @@ class Engine:
         )
         meter = _Meter(self)
         try:
-            if options.strategy == "parse":
+            if options.strategy in ("parse", "fly"):
                 yield from self._parse(answer, messages, options, policy)
             elif options.strategy == "speculative":
                 yield from self._write(answer, _sampler(writer, options), self._speculates())

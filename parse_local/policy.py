@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from parse_local.errors import UsageError
 from parse_local.profile import Profile
 
-Strategy = Literal["parse", "target", "draft", "speculative"]
-AcceptMode = Literal["exact", "semantic", "fused"]
+Strategy = Literal["parse", "target", "draft", "speculative", "fly"]
+AcceptMode = Literal["exact", "loose", "semantic", "fused"]
 AcceptRule = Literal["first-failure", "longest"]
 AfterReject = Literal["target", "redraft"]
 KVType = Literal["f16", "q8_0", "q4_0", "f32"]
@@ -108,20 +108,26 @@ class Options:
 
     Args:
         strategy: "parse" (draft, verify, accept), "speculative" (the target with token-level
-            speculation alone), "target" or "draft" alone, token by token.
+            speculation alone), "fly" (`accept="loose"` with its paper's settings), "target" or
+            "draft" alone, token by token.
         accept: what makes a draft's prefix acceptable. "exact" keeps what the
-            target would have written itself (lossless); "semantic" keeps what
+            target would have written itself (lossless); "loose" also lets a differing token
+            pass where the target is undecided and then agrees again (FLy; greedy only);
+            "semantic" keeps what
             its verdict calls correct (PARSE, section 3); "fused" combines the verdict with the
             likelihood. None: "fused" where the pair has a calibrated profile, else "exact".
         window: tokens drafted before each verification; 0 is the whole answer.
-            None: 16 for "exact", the whole answer otherwise.
+            None: 16 for "exact" and "loose" (15 for "fly"), the whole answer otherwise.
         after_reject: who goes on after a rejected tail: "target" writes the rest
-            (the paper), "redraft" drafts again. None: "redraft" for "exact",
+            (the paper), "redraft" drafts again. None: "redraft" for "exact" and "loose",
             "target" otherwise.
         rule: "first-failure" keeps what lies before the first boundary judged
             incorrect, "longest" the longest prefix judged correct.
         tau_full: P(Correct) that accepts a finished answer whole. None: the profile's, else 0.9.
         tau_prefix: P(Correct) that accepts an unfinished prefix. None: the profile's, else 0.9.
+        loose_entropy: entropy (nats) of the target from which on a differing token may pass.
+            None: 0.8, with "fly" 0.3.
+        loose_window: tokens behind it that have to be the target's own choice. None: 6.
         min_progress: tokens that every redraft round adds at least, the
             target writing what the draft could not.
         draft_budget: most tokens drafted in one answer, as a multiple of max_tokens.
@@ -142,6 +148,8 @@ class Options:
     rule: AcceptRule = "first-failure"
     tau_full: float | None = None
     tau_prefix: float | None = None
+    loose_entropy: float | None = None
+    loose_window: int | None = None
     min_progress: int = 4
     draft_budget: float = 2.0
     delta: int = 32
@@ -174,6 +182,8 @@ class Options:
                 "window": (0, None),
                 "tau_full": (0, 1),
                 "tau_prefix": (0, 1),
+                "loose_entropy": (0, None),
+                "loose_window": (0, None),
                 "min_progress": (1, None),
                 "draft_budget": (0, None),
                 "delta": (1, None),
@@ -199,6 +209,8 @@ class Policy:
     rule: AcceptRule
     tau_full: float
     tau_prefix: float
+    loose_entropy: float
+    loose_window: int
     min_progress: int
     draft_budget: float
     delta: int
@@ -208,7 +220,7 @@ class Policy:
     @property
     def asks_verdicts(self) -> bool:
         """Whether acceptance looks at P(Correct) at all."""
-        return self.accept != "exact"
+        return self.accept in ("semantic", "fused")
 
     @property
     def can_accept_prefixes(self) -> bool:
@@ -221,34 +233,56 @@ class Policy:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether acceptance looks at the likelihood of the draft's tokens."""
-        return self.accept == "fused"
+        """Whether acceptance looks at more of a drafted token than at whether it is exact."""
+        return self.accept in ("loose", "fused")
 
 
 def resolve(options: Options, profile: Profile) -> Policy:
-    """Fill in the defaults of the acceptance mode and of the pair's profile.
+    """Fill in the defaults of the strategy, of the acceptance mode and of the pair's profile.
 
     Raises:
-        UsageError: "fused" was asked for and the profile holds no fusion weights.
+        UsageError: "fused" was asked for and the profile holds no fusion weights; "loose"
+            with a temperature; or a strategy with what contradicts it.
     """
+    fly = options.strategy == "fly"
+    if fly and options.accept not in (None, "loose"):
+        raise UsageError(
+            f"--strategy fly accepts loosely, not by --accept {options.accept}; leave one of them "
+            "out."
+        )
     accept = options.accept or ("fused" if profile.calibrated else "exact")
+    accept = "loose" if fly else accept
     if accept == "fused" and profile.fusion is None:
         raise UsageError(
             "--accept fused needs a profile with fusion weights for this pair; "
             "give one with --profile FILE, or use --accept exact or semantic."
         )
-    lossless = accept == "exact"
-    window = 16 if lossless else 0
+    if accept == "loose" and options.temperature > 0:
+        raise UsageError(
+            "Loose acceptance compares a draft with the target's greedy choice; "
+            "use --temperature 0, or --accept exact."
+        )
+    by_token = accept in ("exact", "loose")
+    window = (15 if fly else 16) if by_token else 0
     return Policy(
         accept=accept,
-        window=window if options.window is None else options.window,
-        after_reject=options.after_reject or ("redraft" if lossless else "target"),
+        window=_given(options.window, window),
+        after_reject=options.after_reject or ("redraft" if by_token else "target"),
         rule=options.rule,
-        tau_full=profile.tau_full if options.tau_full is None else options.tau_full,
-        tau_prefix=profile.tau_prefix if options.tau_prefix is None else options.tau_prefix,
-        min_progress=options.min_progress,
+        tau_full=_given(options.tau_full, profile.tau_full),
+        tau_prefix=_given(options.tau_prefix, profile.tau_prefix),
+        loose_entropy=_given(options.loose_entropy, 0.3 if fly else 0.8),
+        loose_window=_given(options.loose_window, 6),
+        min_progress=1 if fly else options.min_progress,
         draft_budget=options.draft_budget,
         delta=options.delta,
         max_forks=options.max_forks,
         profile=profile,
     )
+
+
+_Value = TypeVar("_Value")
+
+
+def _given(value: _Value | None, default: _Value) -> _Value:
+    return default if value is None else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parse_local.accept import accepted_length, accepts
+from parse_local.accept import accepted_length, accepts, loose_length
 from parse_local.boundaries import candidate_boundaries, spread
 from parse_local.drafting import Draft
 from parse_local.events import Boundary, Round
@@ -60,7 +60,8 @@ class Verifier:
         judged = self._judge is not None and self._policy.can_accept_prefixes
         if judged:
             cuts = self._context.forkable(cuts)
-        evidence = self.score(sequence, draft, [*cuts, n_draft], fork_at=cuts if judged else ())
+        wanted = range(n_draft + 1) if self._policy.accept == "loose" else [*cuts, n_draft]
+        evidence = self.score(sequence, draft, wanted, fork_at=cuts if judged else ())
         boundaries: list[Boundary] = []
         if self._judge is not None and n_draft:
             if draft.complete:
@@ -97,10 +98,22 @@ class Verifier:
         return Round(
             n_draft=len(draft.tokens),
             n_exact=evidence.n_exact,
-            n_accept=accepted_length(evidence.n_exact, boundaries, self._policy),
+            n_accept=accepted_length(self._token_length(evidence), boundaries, self._policy),
             boundaries=tuple(boundaries),
             whole=any(b.complete and accepts(b, self._policy) for b in boundaries),
             n_exact_chars=len(draft.head(evidence.n_exact)),
+        )
+
+    def _token_length(self, evidence: Evidence) -> int:
+        # What the tokens' own scores let pass, whatever the verdicts say.
+        if self._policy.accept != "loose":
+            return evidence.n_exact
+        return loose_length(
+            evidence.n_exact,
+            evidence.ranks,
+            evidence.entropies,
+            min_entropy=self._policy.loose_entropy,
+            window=self._policy.loose_window,
         )
 
     def score(

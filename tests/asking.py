@@ -7,6 +7,7 @@ from typing import Any
 
 from parse_local import Options, Result
 from parse_local.events import Accepted, Drafted, Event, Finished, RolledBack, Text, Verified
+from parse_local.llama.context import Context
 
 
 def ask(text: str) -> list[dict[str, str]]:
@@ -19,6 +20,21 @@ def answer(engine: Any, question: str | list[dict[str, str]], **options: Any) ->
     messages = ask(question) if isinstance(question, str) else question
     events = list(engine.stream(messages, Options(**options)))
     return check_contract(events, max_tokens=options.get("max_tokens", Options().max_tokens))
+
+
+def greedy_text(model: Any, tokens: list[int], n: int) -> list[int]:
+    """What the model writes behind `tokens` in a cache of its own, one token at a time."""
+    context = Context(model, n_ctx=1024, n_threads=1, kv_type="f32", flash_attn="off")
+    written: list[int] = []
+    row = context.last_row(tokens)
+    for _ in range(n):
+        token = int(row[0].argmax())
+        if model.is_eog(token):
+            break
+        written.append(token)
+        row = context.last_row([token])
+    context.close()
+    return written
 
 
 def check_contract(events: Sequence[Event], *, max_tokens: int) -> Result:

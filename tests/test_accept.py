@@ -7,9 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from parse_local.accept import accepted_length, accepts, speculative_step
+from parse_local.accept import accepted_length, accepts, loose_length, speculative_step
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
 from parse_local.policy import Options, Policy, resolve
@@ -90,6 +92,97 @@ def test_fused_adds_both_kinds_of_evidence() -> None:
     prefix = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.75)
     assert accepts(prefix, fused)  # its threshold is 0
     assert not accepts(Boundary(50, 0, 1.0, 1.0), fused)  # no likelihood, no acceptance
+
+
+# loose
+
+
+def loose(
+    ranks: list[int],
+    entropies: list[float] | None = None,
+    *,
+    n_exact: int | None = None,
+    min_entropy: float = 0.8,
+    window: int = 2,
+) -> int:
+    exact = next((i for i, r in enumerate(ranks) if r), len(ranks))
+    return loose_length(
+        exact if n_exact is None else n_exact,
+        np.array(ranks, np.int32),
+        np.array(entropies or [1.0] * len(ranks), np.float32),
+        min_entropy=min_entropy,
+        window=window,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "window", "expected"),
+    [
+        ([0, 0, 0, 0], 2, 4),
+        ([], 2, 0),
+        ([0, 3, 0, 0], 2, 4),  # two agree behind it
+        ([0, 3, 0, 0], 3, 1),  # undecided: the draft ends before the window does
+        ([0, 0, 0, 3], 2, 3),
+        ([0, 0, 0, 3], 0, 4),  # no window: the entropy alone decides
+        ([0, 3, 0, 2, 0, 0, 0], 2, 1),  # it differs again within the window
+        ([0, 3, 0, 0, 2, 0, 0], 2, 7),  # and again behind it
+        ([0, 3, 0, 0, 2, 0], 2, 4),  # of two, the second is undecided
+        ([1, 0, 0, 1, 0, 0], 2, 6),
+    ],
+)
+def test_a_differing_token_passes_where_the_window_agrees(
+    ranks: list[int], window: int, expected: int
+) -> None:
+    assert loose(ranks, window=window) == expected
+
+
+def test_a_differing_token_passes_only_where_the_target_is_undecided() -> None:
+    ranks = [0, 3, 0, 0, 2, 0, 0]
+    assert loose(ranks, [0, 0.8, 0, 0, 0.9, 0, 0]) == 7  # the threshold itself passes
+    assert loose(ranks, [0, 0.9, 0, 0, 0.79, 0, 0]) == 4
+    assert loose(ranks, [9, 0.79, 9, 9, 9, 9, 9]) == 1
+    assert loose(ranks, [0, float("nan"), 0, 0, 0, 0, 0], min_entropy=0.0) == 1
+
+
+def test_where_nothing_may_pass_the_exact_prefix_is_left() -> None:
+    ranks = [0, 0, 3, 0, 0, 0]
+    assert loose(ranks, min_entropy=float("inf")) == 2
+    assert loose(ranks, min_entropy=0.0, window=0) == 6
+
+
+def test_a_token_that_only_the_sampler_rejected_has_to_pass_as_well() -> None:
+    # With a repeat penalty the target's choice is another than its largest logit.
+    assert loose([0, 0, 0, 0], [0, 0, 0, 0], n_exact=1) == 1
+    assert loose([0, 0, 0, 0], [0, 0.8, 0, 0], n_exact=1) == 4
+
+
+def literal_loose_length(
+    ranks: list[int], entropies: list[float], min_entropy: float, window: int
+) -> int:
+    """FLy's rule, token by token, as its paper words it."""
+    for i, rank in enumerate(ranks):
+        if rank == 0:
+            continue
+        if entropies[i] < min_entropy:
+            return i
+        following = ranks[i + 1 : i + 1 + window]
+        if len(following) < window or any(r != 0 for r in following):
+            return i
+    return len(ranks)
+
+
+@given(
+    tokens=st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 7]), st.integers(0, 4)), max_size=30),
+    min_entropy=st.integers(0, 5),
+    window=st.integers(0, 5),
+)
+def test_loose_acceptance_is_the_papers_rule(
+    tokens: list[tuple[int, int]], min_entropy: int, window: int
+) -> None:
+    ranks = [rank for rank, _ in tokens]
+    entropies = [float(h) for _, h in tokens]
+    expected = literal_loose_length(ranks, entropies, min_entropy, window)
+    assert loose(ranks, entropies, min_entropy=min_entropy, window=window) == expected
 
 
 def distribution(weights: dict[int, float]) -> Distribution:

@@ -78,7 +78,7 @@ def test_completion_of_an_unknown_shell_is_a_usage_error() -> None:
         ("parse-local mod", ["models"]),
         ("parse-local models p", ["pull", "path"]),
         ("parse-local run --acc", ["--accept"]),
-        ("parse-local run --accept ", ["exact", "semantic", "fused"]),
+        ("parse-local run --accept ", ["exact", "loose", "semantic", "fused"]),
         ("parse-local run --pair qwen2.5-coder-1", [DEFAULT_PAIR, "qwen2.5-coder-14b"]),
         ("parse-local models pull smol", ["smollm2-135m"]),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import answer, ask
+from asking import answer, ask, greedy_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,21 +31,6 @@ DRAFTS: dict[str, dict[str, Any]] = {
 def engines(load_once: Callable[..., Any], tiny: Callable[..., Path]) -> dict[str, Any]:
     target = tiny(seed=1)
     return {name: load_once(target=target, draft=tiny(**draft)) for name, draft in DRAFTS.items()}
-
-
-def greedy_text(model: Any, tokens: list[int], n: int) -> list[int]:
-    """What the model writes behind `tokens` in a cache of its own, one token at a time."""
-    context = Context(model, n_ctx=1024, n_threads=1, kv_type="f32", flash_attn="off")
-    written: list[int] = []
-    row = context.last_row(tokens)
-    for _ in range(n):
-        token = int(row[0].argmax())
-        if model.is_eog(token):
-            break
-        written.append(token)
-        row = context.last_row([token])
-    context.close()
-    return written
 
 
 # after a rejection

@@ -32,6 +32,30 @@ def test_defaults_follow_the_mode() -> None:
     assert (fused.asks_verdicts, fused.needs_logprobs) == (True, True)
 
 
+def test_loose_drafts_windows_and_asks_no_verdicts() -> None:
+    loose = resolve(Options(accept="loose"), Profile())
+    assert (loose.window, loose.after_reject, loose.min_progress) == (16, "redraft", 4)
+    assert (loose.loose_entropy, loose.loose_window) == (0.8, 6)
+    assert (loose.asks_verdicts, loose.needs_logprobs) == (False, True)
+    fly = resolve(Options(strategy="fly"), Profile(calibrated=True, fusion=FUSION))
+    assert (fly.accept, fly.window, fly.after_reject) == ("loose", 15, "redraft")
+    assert (fly.loose_entropy, fly.loose_window, fly.min_progress) == (0.3, 6, 1)
+    given = resolve(Options(strategy="fly", loose_entropy=0.0, loose_window=0), Profile())
+    assert (given.loose_entropy, given.loose_window) == (0.0, 0)
+
+
+@pytest.mark.parametrize("options", [{"strategy": "fly"}, {"accept": "loose"}])
+def test_loose_is_greedy_only(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="use --temperature 0, or --accept exact"):
+        resolve(Options(temperature=0.7, **options), Profile())  # type: ignore[arg-type]
+
+
+def test_a_strategy_with_another_acceptance_is_refused() -> None:
+    with pytest.raises(UsageError, match="fly accepts loosely, not by --accept exact"):
+        resolve(Options(strategy="fly", accept="exact"), Profile())
+    assert resolve(Options(strategy="fly", accept="loose"), Profile()).accept == "loose"
+
+
 def test_verdicts_that_could_accept_nothing_are_not_asked_for() -> None:
     never = replace(FUSION, threshold_prefix=math.inf)
     assert resolve(Options(accept="semantic"), Profile(fusion=never)).can_accept_prefixes
@@ -56,8 +80,8 @@ def test_fused_needs_weights() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("strategy", "fast", "parse, target, draft, speculative"),
-        ("accept", "all", "exact, semantic, fused"),
+        ("strategy", "fast", "parse, target, draft, speculative, fly"),
+        ("accept", "all", "exact, loose, semantic, fused"),
         ("after_reject", "stop", "target, redraft"),
         ("rule", "first", "first-failure, longest"),
         ("window", -1, "at least 0"),

@@ -144,7 +144,7 @@ def test_strategy_and_accept_change_the_options(capsys: pytest.CaptureFixture[st
         ("target", "semantic"),
         ("target", None),
     ]
-    assert "strategy: target (of parse, target, draft, speculative)" in capsys.readouterr().err
+    assert "strategy: target (of parse, target, draft, speculative, fly)" in capsys.readouterr().err
 
 
 def test_what_the_pair_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +154,7 @@ def test_what_the_pair_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) 
     err = capsys.readouterr().err
     assert "--accept fused needs a profile" in err
     assert "There is no strategy trget. Did you mean target?" in err
-    assert "There is no accept 7. Choose from: exact, semantic, fused, auto." in err
+    assert "There is no accept 7. Choose from: exact, loose, semantic, fused, auto." in err
 
 
 def test_unknown_commands_suggest_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_help_and_stats(capsys: pytest.CaptureFixture[str]) -> None:
     chat(Scripted(), "/stats\r/help\ra\r/stats\r")
     err = capsys.readouterr().err
     assert "There is no answer yet." in err
-    assert "/strategy NAME  Who writes: parse, target, draft or speculative." in err
+    assert "/strategy NAME  Who writes: parse, target, draft, speculative, fly." in err
     assert "decoded by the target" in err
 
 
@@ -197,7 +197,7 @@ def test_pasted_lines_are_one_message() -> None:
     ("typed", "completions"),
     [
         ("/s", ["/system ", "/stats", "/strategy "]),
-        ("/strategy ", ["parse", "target", "draft", "speculative"]),
+        ("/strategy ", ["parse", "target", "draft", "speculative", "fly"]),
         ("/accept s", ["semantic"]),
         ("/system pa", []),
         ("what /s", []),

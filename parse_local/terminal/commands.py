@@ -44,12 +44,15 @@ COMMANDS = (
     Command("/system", "TEXT", "Set the system prompt; alone: show it; `-`: remove it."),
     Command("/stats", "", "Show what the last answer cost."),
     Command(
-        "/strategy", "NAME", "Who writes: parse, target, draft or speculative.", get_args(Strategy)
+        "/strategy",
+        "NAME",
+        f"Who writes: {', '.join(get_args(Strategy))}.",
+        get_args(Strategy),
     ),
     Command(
         "/accept",
         "MODE",
-        "What makes a draft acceptable: exact, semantic, fused or auto.",
+        "What makes a draft acceptable: exact, loose, semantic, fused or auto.",
         (*get_args(AcceptMode), AUTO),
     ),
 )
