@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 from parse_local.answer import Answer, TextStream
 from parse_local.boundaries import token_offsets
 from parse_local.distribution import Distribution
 from parse_local.events import Drafted
+from parse_local.llama import scores
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.writer import Writer
@@ -27,6 +30,11 @@ class Draft:
         proposals: distributions that the tokens, and the end token, were drawn from;
             None where they were not drawn or the vocabularies differ.
         end_token: the token that ended the draft, None where something else did.
+        logprobs: log-probabilities (nats) under the draft model of its own tokens, the end
+            token's last; empty where nobody asked. Where the vocabularies differ there may be
+            more or fewer of them than `tokens`.
+        aligned: `logprobs` begin with one for each of `tokens`.
+        stopped: a `Stop` ended the draft here.
     """
 
     tokens: list[int]
@@ -34,6 +42,9 @@ class Draft:
     complete: bool
     proposals: list[Distribution] | None = field(default=None, repr=False)
     end_token: int | None = None
+    logprobs: list[float] = field(default_factory=list, repr=False)
+    aligned: bool = False
+    stopped: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -50,6 +61,21 @@ class Draft:
         return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(self.pieces[:n]))
 
 
+class Stop(Protocol):
+    """Where writing ends before its limit; made anew for each stretch that is written."""
+
+    def push(self, text: str, logprob: float = math.nan) -> bool:
+        """Take a token that was written; True: it is the last one.
+
+        Args:
+            text: what it adds to the text; characters that are unfinished come with the
+                token that finishes them.
+            logprob: its log-probability (nats) under the model that writes, NaN where
+                nobody asked.
+        """
+        ...
+
+
 class Drafter:
     """Writes drafts for one answer.
 
@@ -59,6 +85,8 @@ class Drafter:
         shared_vocabulary: token ids mean the same in both models.
         sampler: of the draft model.
         prompt: the conversation in the draft model's tokens.
+        logprobs: keep the log-probability of each token under the draft model; the row is
+            then read a second time.
     """
 
     def __init__(
@@ -69,6 +97,7 @@ class Drafter:
         shared_vocabulary: bool,
         sampler: Sampler,
         prompt: list[int],
+        logprobs: bool = False,
     ) -> None:
         self.context = writer.context
         self.prompt = prompt
@@ -76,8 +105,11 @@ class Drafter:
         self._target = target
         self._shared = shared_vocabulary
         self._sampler = sampler
+        self._wants_logprobs = logprobs
 
-    def write(self, answer: Answer, *, limit: int) -> Generator[Drafted, None, Draft | None]:
+    def write(
+        self, answer: Answer, *, limit: int, stop: Stop | None = None
+    ) -> Generator[Drafted, None, Draft | None]:
         """Draft the answer's next tokens.
 
         The cache is first rolled back to what the answer so far shares with it.
@@ -85,6 +117,7 @@ class Drafter:
         Args:
             answer: what is final already.
             limit: most tokens to draft.
+            stop: ends the draft before that.
 
         Returns:
             The draft, or None where there is no room for one.
@@ -97,14 +130,15 @@ class Drafter:
             self.context.prefill(sequence)
         tokens: list[int] = []
         proposals: list[Distribution] = []
+        logprobs: list[float] = []
         shown = TextStream()
         stops = TextStream(answer.stops)
         stops.push(answer.data)
-        complete = False
+        complete = stopped = False
         end_token: int | None = None
-        while len(tokens) < limit and not complete:
+        while len(tokens) < limit and not (complete or stopped):
             with answer.timed("draft_s"):
-                token = self._next(sequence, proposals)
+                token = self._next(sequence, proposals, logprobs)
             answer.n_drafted += 1
             complete = self._model.is_eog(token)
             if complete:
@@ -113,23 +147,39 @@ class Drafter:
                 tokens.append(token)
                 sequence.append(token)
                 piece = self._model.piece(token)
-                yield Drafted(shown.push(piece), len(tokens))
+                text = shown.push(piece)
+                yield Drafted(text, len(tokens))
                 stops.push(piece)
                 complete = stops.stopped
-        return self._hand_over(answer, tokens, proposals, complete, end_token)
+                if stop is not None:
+                    stopped = stop.push(text, logprobs[-1] if logprobs else math.nan)
+        draft = self._hand_over(answer, tokens, proposals, complete, end_token)
+        aligned = self._shares(tokens) and bool(logprobs)
+        return replace(draft, logprobs=logprobs, aligned=aligned, stopped=stopped)
 
-    def _next(self, sequence: list[int], proposals: list[Distribution]) -> int:
-        if self._sampler.greedy:  # nobody asks how likely it was
+    def _next(
+        self, sequence: list[int], proposals: list[Distribution], logprobs: list[float]
+    ) -> int:
+        if self._sampler.greedy and not self._wants_logprobs:  # nobody asks how likely it was
             return self._sampler.advance(self.context, sequence[-1], sequence)
         row = self.context.last_row(sequence[-1:])
-        proposals.append(self._sampler.distribution(row, sequence))
-        return proposals[-1].sample(self._sampler.rng)
+        distribution = self._sampler.distribution(row, sequence)
+        token = distribution.sample(self._sampler.rng)
+        if not self._sampler.greedy:
+            proposals.append(distribution)
+        if self._wants_logprobs:
+            found = scores.token_scores(row, [token], n_threads=self.context.n_threads)
+            logprobs.append(float(found.logprob[0]))
+        return token
 
     def _own_tokens(self, answer: Answer) -> list[int]:
         # Vocabularies that are shared may still differ in padding behind their common part.
         if self._shared and all(t < self._model.n_vocab for t in answer.tokens):
             return answer.tokens
         return self._model.tokenize(answer.data.decode("utf-8", "ignore"))
+
+    def _shares(self, tokens: list[int]) -> bool:
+        return self._shared and all(t < self._target.n_vocab for t in tokens)
 
     def _hand_over(
         self,
@@ -139,7 +189,7 @@ class Drafter:
         complete: bool,
         end_token: int | None,
     ) -> Draft:
-        shared = self._shared and all(t < self._target.n_vocab for t in tokens)
+        shared = self._shares(tokens)
         if not shared:
             text = self._model.detokenize(tokens).decode("utf-8", "ignore")
             tokens = self._target.tokenize(text)

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from asking import ask
+from asking import ask, greedy_text
 
 from parse_local.answer import Answer
-from parse_local.drafting import Draft, Drafter
+from parse_local.drafting import Draft, Drafter, Stop
 from parse_local.events import Drafted
+from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 
 QUESTION = "hello there"
 
 
 def write(
-    engine: Any, *, limit: int, max_tokens: int = 100, temperature: float = 0.0, **answer: Any
+    engine: Any,
+    *,
+    limit: int,
+    max_tokens: int = 100,
+    temperature: float = 0.0,
+    logprobs: bool = False,
+    stop: Stop | None = None,
+    **answer: Any,
 ) -> tuple[Draft | None, list[Drafted], Answer]:
     """One draft of the engine's draft model for an answer as it stands."""
     prompt = engine.draft.prompt(ask(QUESTION))
@@ -28,9 +37,10 @@ def write(
         shared_vocabulary=engine.shared_vocabulary,
         sampler=Sampler(engine.draft.model, temperature=temperature, seed=1),
         prompt=prompt,
+        logprobs=logprobs,
     )
     events = []
-    writing = drafter.write(growing, limit=limit)
+    writing = drafter.write(growing, limit=limit, stop=stop)
     while True:
         try:
             events.append(next(writing))
@@ -112,3 +122,61 @@ def test_proposals_are_kept_only_where_they_mean_the_same(pair: Any) -> None:
     assert (drawn.proposals is not None) == pair.shared_vocabulary
     for token, proposal in zip(drawn.tokens, drawn.proposals or (), strict=False):
         assert proposal.probability(token) > 0
+
+
+class AtToken:
+    """Stops at the n-th token, and keeps what it was told."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.seen: list[tuple[str, float]] = []
+
+    def push(self, text: str, logprob: float = float("nan")) -> bool:
+        self.seen.append((text, logprob))
+        return len(self.seen) == self.n
+
+
+def test_a_stop_ends_a_draft(pair: Any) -> None:
+    whole = write(pair, limit=9)[0]
+    stop = AtToken(5)
+    draft, events, _ = write(pair, limit=9, stop=stop)
+    assert draft is not None
+    assert whole is not None
+    assert [e.text for e in events] == [text for text, _ in stop.seen]
+    assert len(events) == 5
+    assert (draft.stopped, draft.complete, whole.stopped) == (True, False, False)
+    if pair.shared_vocabulary:
+        assert draft.tokens == whole.tokens[:5]
+    assert all(np.isnan(logprob) for _, logprob in stop.seen)  # nobody asked for them
+    assert (draft.logprobs, draft.aligned) == ([], False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_log_probabilities_of_a_draft_under_its_own_model(pair: Any, temperature: float) -> None:
+    stop = AtToken(99)
+    draft = write(pair, limit=8, temperature=temperature, logprobs=True, stop=stop)[0]
+    assert draft is not None
+    assert draft.logprobs == [logprob for _, logprob in stop.seen]
+    assert draft.aligned == pair.shared_vocabulary
+    prompt = pair.draft.prompt(ask(QUESTION))
+    if temperature == 0:
+        tokens = greedy_text(pair.draft.model, prompt, 8)
+    elif pair.shared_vocabulary:
+        tokens = draft.tokens
+    else:
+        return  # which tokens were drawn is not handed over
+    context = Context(pair.draft.model, n_ctx=512, n_threads=1, kv_type="f32", flash_attn="off")
+    row = context.last_row(prompt)
+    for token, logprob in zip(tokens, draft.logprobs, strict=True):
+        logits = row[0].astype(np.float64)
+        assert logprob == pytest.approx(logits[token] - np.logaddexp.reduce(logits), abs=1e-4)
+        row = context.last_row([token])
+    context.close()
+
+
+def test_the_end_of_a_draft_has_a_log_probability_too(load: Any, tiny: Any) -> None:
+    pair = load(target=tiny(seed=1), draft=tiny(seed=2, bias={"<|im_end|>": 16.0}))
+    draft = write(pair, limit=100, logprobs=True)[0]
+    assert draft is not None
+    assert draft.complete
+    assert len(draft.logprobs) == len(draft.tokens) + 1

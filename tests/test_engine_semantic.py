@@ -45,10 +45,10 @@ class Recorder:
         """Answer tokens at the start of each draft, and whether they end inside a character."""
         write = Drafter.write
 
-        def recording(drafter: Drafter, answer: Any, *, limit: int) -> Generator[Any, None, Any]:
+        def recording(drafter: Drafter, answer: Any, **how: Any) -> Generator[Any, None, Any]:
             self.answer = answer
             self.starts.append((list(answer.tokens), answer.stream.in_character))
-            return (yield from write(drafter, answer, limit=limit))
+            return (yield from write(drafter, answer, **how))
 
         monkeypatch.setattr(Drafter, "write", recording)
 
