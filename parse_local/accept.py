@@ -16,16 +16,13 @@ from parse_local.policy import Policy
 def accepts(boundary: Boundary, policy: Policy) -> bool:
     """Whether the evidence at one boundary passes the policy's threshold.
 
-    A boundary without a verdict never does.
+    A boundary without the verdict that the mode looks at never does.
     """
-    if boundary.p_correct is None:
-        return False
     if policy.accept == "fused":
         fusion = policy.profile.fusion
-        if fusion is None or boundary.mean_logprob is None:
-            return False
-        threshold = fusion.threshold_full if boundary.complete else fusion.threshold_prefix
-        return fusion.score(boundary.p_correct, boundary.mean_logprob) > threshold
+        return fusion is not None and fusion.accepts(boundary.terms, complete=boundary.complete)
+    if boundary.p_correct is None:
+        return False
     return boundary.p_correct > (policy.tau_full if boundary.complete else policy.tau_prefix)
 
 

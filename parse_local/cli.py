@@ -175,7 +175,8 @@ def verify(
     plain = others[0] if others else None
     policy = resolve(options, engine.profile)
     if as_json:
-        click.echo(json.dumps(_verification_json(parallel, plain), ensure_ascii=False))
+        found = _verification_json(parallel, plain, engine.profile.fusion)
+        click.echo(json.dumps(found, ensure_ascii=False))
         return
     print_verdicts(
         text,
@@ -184,16 +185,20 @@ def verify(
         tau_full=policy.tau_full,
         tau_prefix=policy.tau_prefix,
         sequential=plain,
+        fusion=engine.profile.fusion,
     )
 
 
-def _verification_json(parallel: Any, plain: Any | None) -> dict[str, Any]:
+def _verification_json(parallel: Any, plain: Any | None, fusion: Any | None) -> dict[str, Any]:
     found = {
         **parallel.to_json(),
         "n_chars": [b.n_chars for b in parallel.boundaries],
         "complete": [b.complete for b in parallel.boundaries],
-        "mean_logprob": [b.mean_logprob for b in parallel.boundaries],
+        "terms": [dict(b.terms) for b in parallel.boundaries],
     }
+    if fusion is not None:
+        found["parts"] = [fusion.parts(b.terms) for b in parallel.boundaries]
+        found["score"] = [fusion.score(b.terms) for b in parallel.boundaries]
     if plain is not None:
         found["p_correct_sequential"] = [b.p_correct for b in plain.boundaries]
     return found

@@ -8,6 +8,7 @@ everything else never shows anything that is taken back later.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,17 +38,17 @@ class Boundary:
         n_chars: characters of the draft's text before the cut.
         p_correct: P(Correct) over the two labels; None where it was not asked.
         label_mass: probability of both labels together; None where not asked.
-        mean_logprob: mean log-probability (nats) of the tokens before the cut
-            under the target; None where the pass kept no token evidence.
         complete: the boundary is the end of a finished answer (full question).
+        terms: all evidence about the tokens before the cut, by the names of
+            `calibration.features.TERMS`; what was not measured is left out.
     """
 
     n_tokens: int
     n_chars: int
     p_correct: float | None = None
     label_mass: float | None = None
-    mean_logprob: float | None = None
     complete: bool = False
+    terms: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse_local.accept import speculative_step
+from parse_local.calibration.features import evidence_terms
 from parse_local.distribution import Distribution
 from parse_local.llama import scores
 from parse_local.llama.rows import Rows
@@ -131,6 +132,21 @@ class Evidence:
         n = len(self._history) - len(self._tokens) + i
         return self._history[max(0, n - PENALTY_LAST_N) : n]
 
-    def mean_logprob(self, n: int) -> float | None:
-        """Mean log-probability (nats) of the first `n` tokens, None where not kept."""
-        return float(self.logprobs[:n].mean()) if n and self.logprobs.size else None
+    def terms(
+        self,
+        n: int,
+        *,
+        p_correct: float | None = None,
+        label_mass: float | None = None,
+        earlier: Sequence[float] = (),
+    ) -> dict[str, float]:
+        """All evidence about the first `n` tokens; arguments as `evidence_terms`."""
+        return evidence_terms(
+            n_tokens=n,
+            n_exact=self.n_exact,
+            p_correct=p_correct,
+            label_mass=label_mass,
+            earlier=earlier,
+            logprobs=self.logprobs,
+            ranks=self.ranks,
+        )

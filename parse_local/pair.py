@@ -16,9 +16,8 @@ from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
-from parse_local.paths import package_models_dir
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
-from parse_local.profile import Profile, load_profile
+from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name
 from parse_local.room import Room, judge_cells, need_of, room_for
 from parse_local.speculation_setup import SpecPlan
 from parse_local.writer import Writer, template_of
@@ -72,7 +71,8 @@ def load_pair(
         name: a pair of the catalogue; without it and without files, the default pair.
         draft, target: GGUF files or single models of the catalogue, instead of a pair
             or in place of one of its models. A target alone can run the strategy "target".
-        profile: a TOML file with thresholds and wording, instead of the shipped one.
+        profile: a TOML file with thresholds and wording, instead of the pair's own: the one
+            that `parse-local calibrate` wrote, else the shipped one.
         target_only: leave the draft out.
         options: how to load; see `LoadOptions`.
         overrides: single fields of `LoadOptions`, for example `n_ctx=8192`.
@@ -85,7 +85,7 @@ def load_pair(
     options = replace(options or LoadOptions(), **overrides)
     library.log.verbose = options.verbose
     pair_name, paths = _find(name, draft, target, target_only)
-    known = _profile(pair_name, profile)
+    known, calibration_note = for_files(_profile(pair_name, paths, profile), paths)
     plan = _plan(paths, options, known)
     spec = plan.spec
     cancel = CancelFlag()
@@ -132,14 +132,14 @@ def load_pair(
         placements=tuple(plan.placements.values()),
         speculation=speculation,
         speculator=speculator,
-        notes=(note,) if note else (),
+        notes=tuple(n for n in (note, calibration_note) if n),
     )
 
 
 def plan_pair(name: str, options: LoadOptions | None = None) -> tuple[Placement, ...]:
     """Where the models of a pair would go, without loading them; raises as `load_pair`."""
     pair_name, paths = _find(name, None, None, False)
-    plan = _plan(paths, options or LoadOptions(), _profile(pair_name, None))
+    plan = _plan(paths, options or LoadOptions(), _profile(pair_name, paths, None))
     return tuple(plan.placements.values())
 
 
@@ -179,11 +179,10 @@ def locate(value: PathLike) -> Path:
     return hub.paths(str(value))[0]
 
 
-def _profile(pair_name: str, path: PathLike | None) -> Profile:
+def _profile(pair_name: str, paths: dict[str, Path], path: PathLike | None) -> Profile:
     if path is not None:
         return load_profile(Path(path))
-    shipped = package_models_dir() / "profiles" / f"{pair_name}.toml"
-    return load_profile(shipped) if pair_name and shipped.exists() else Profile()
+    return find_profile(profile_name(pair_name, paths))
 
 
 @dataclass(frozen=True)

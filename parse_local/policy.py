@@ -219,8 +219,10 @@ class Policy:
 
     @property
     def asks_verdicts(self) -> bool:
-        """Whether acceptance looks at P(Correct) at all."""
-        return self.accept in ("semantic", "fused")
+        """Whether acceptance looks at P(Correct) at all; a profile may give it no weight."""
+        fusion = self.profile.fusion
+        fused = self.accept == "fused" and fusion is not None and fusion.needs_verdict
+        return fused or self.accept == "semantic"
 
     @property
     def can_accept_prefixes(self) -> bool:
@@ -234,7 +236,15 @@ class Policy:
     @property
     def needs_logprobs(self) -> bool:
         """Whether acceptance looks at more of a drafted token than at whether it is exact."""
-        return self.accept in ("loose", "fused")
+        fusion = self.profile.fusion
+        fused = self.accept == "fused" and fusion is not None and fusion.needs_tokens
+        return fused or self.accept == "loose"
+
+    @property
+    def asks_earlier(self) -> bool:
+        """Whether a finished answer's verdict is compared with those of earlier boundaries."""
+        fusion = self.profile.fusion
+        return self.accept == "fused" and fusion is not None and fusion.needs_earlier
 
 
 def resolve(options: Options, profile: Profile) -> Policy:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
+from parse_local.calibration.features import TERMS
 from parse_local.errors import UsageError
+from parse_local.fingerprint import fingerprint
+from parse_local.paths import data_dir, package_models_dir
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,24 +38,76 @@ class JudgeWording:
 
 
 @dataclass(frozen=True)
-class Fusion:
-    """Standardised sum of P(Correct) and mean log-probability: two kinds of evidence from one pass.
+class Weight:
+    """What one term of evidence counts: weight * (value - mean) / std."""
 
-    score = (p - p_mean) / p_std + (logprob - logprob_mean) / logprob_std
+    mean: float
+    std: float
+    weight: float
+
+    def part(self, value: float) -> float:
+        """Its part in the score."""
+        return self.weight * (value - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A logistic regression over the evidence at one boundary.
+
+    Args:
+        weights: by the names of `calibration.features.TERMS`.
+        intercept: log-odds of an answer whose evidence is average.
+        threshold_full: score above which a finished answer is accepted; inf accepts none.
+        threshold_prefix: the same for an unfinished prefix.
     """
 
-    p_mean: float
-    p_std: float
-    logprob_mean: float
-    logprob_std: float
+    weights: Mapping[str, Weight] = field(hash=False)
+    intercept: float
     threshold_full: float
     threshold_prefix: float
 
-    def score(self, p_correct: float, mean_logprob: float) -> float:
-        """Evidence in standard deviations, larger is more surely correct."""
-        return (p_correct - self.p_mean) / self.p_std + (
-            mean_logprob - self.logprob_mean
-        ) / self.logprob_std
+    def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
+        """Each term's part in the score; a term that was not measured has none."""
+        return {name: w.part(terms[name]) for name, w in self.weights.items() if name in terms}
+
+    def score(self, terms: Mapping[str, float]) -> float:
+        """Log-odds that the answer is correct, given the terms that were measured."""
+        return self.intercept + sum(self.parts(terms).values())
+
+    def accepts(self, terms: Mapping[str, float], *, complete: bool) -> bool:
+        """Whether the score passes; never where a verdict that counts was not asked for."""
+        if self.needs_verdict and "log_odds" not in terms:
+            return False
+        if self.needs_tokens and "mean_logprob" not in terms:
+            return False
+        return self.score(terms) > (self.threshold_full if complete else self.threshold_prefix)
+
+    @property
+    def needs_verdict(self) -> bool:
+        """Whether P(Correct) counts at all."""
+        return any(TERMS[name].verdict for name in self._counting)
+
+    @property
+    def needs_earlier(self) -> bool:
+        """Whether verdicts at earlier boundaries count: forks that a whole answer has to buy."""
+        return any(TERMS[name].earlier for name in self._counting)
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the scores of the draft's tokens count."""
+        return any(TERMS[name].tokens for name in self._counting)
+
+    @property
+    def _counting(self) -> list[str]:
+        return [name for name, w in self.weights.items() if w.weight]
+
+
+@dataclass(frozen=True)
+class FittedFile:
+    """A model file that a profile was fitted on; see `fingerprint.fingerprint`."""
+
+    file: str
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +120,8 @@ class Profile:
         tau_full, tau_prefix: thresholds on P(Correct).
         wording: the verdict question.
         fusion: weights of the "fused" mode, None where nobody fitted them.
+        target: the file that it was fitted on, None where the profile does not say.
+        drafts: the draft files that it was fitted on; the guarantee covers no other.
     """
 
     name: str = "default"
@@ -72,28 +130,102 @@ class Profile:
     tau_prefix: float = 0.9
     wording: JudgeWording = field(default_factory=JudgeWording)
     fusion: Fusion | None = None
+    target: FittedFile | None = None
+    drafts: tuple[FittedFile, ...] = ()
+
+
+def profile_name(pair_name: str, files: Mapping[str, Path]) -> str:
+    """Under which name a pair's profile is kept; two files that are no named pair have one too.
+
+    Args:
+        pair_name: of the catalogue, "" for a pair made of files.
+        files: by role, "target" and perhaps "draft".
+    """
+    return pair_name or "+".join(files[r].stem for r in ("target", "draft") if r in files)
+
+
+def user_profile(name: str) -> Path:
+    """Where `parse-local calibrate` keeps the profile of this name."""
+    return data_dir() / "profiles" / f"{name}.toml"
+
+
+def find_profile(name: str) -> Profile:
+    """The user's own profile of this name, else the shipped one, else the default."""
+    for path in (user_profile(name), package_models_dir() / "profiles" / f"{name}.toml"):
+        if path.is_file():
+            return load_profile(path)
+    return Profile()
+
+
+def for_files(profile: Profile, files: Mapping[str, Path]) -> tuple[Profile, str]:
+    """The profile as it holds for these files: a guarantee is about what was measured.
+
+    A profile that was fitted on another target or draft keeps its wording and weights, but is
+    not calibrated. A requantised draft is another draft, unless the profile lists it.
+
+    Args:
+        profile: of the pair.
+        files: by role, "target" and perhaps "draft"; without a draft nothing is accepted.
+
+    Returns:
+        The profile, and a note for the user where it lost its guarantee.
+    """
+    if not profile.calibrated:
+        return profile, ""
+    for role, path in files.items():
+        known = profile.drafts if role == "draft" else (profile.target,)
+        if role in ("target", "draft") and fingerprint(path) not in [
+            f.fingerprint for f in known if f is not None
+        ]:
+            return replace(profile, calibrated=False), (
+                f"the profile {profile.name} was calibrated with another {role} than {path.name}, "
+                "so answers stay lossless; parse-local calibrate fits one for this pair."
+            )
+    return profile, ""
 
 
 def load_profile(path: Path) -> Profile:
     """Read a profile from TOML.
 
     Args:
-        path: a file with the fields of `Profile`, tables `[wording]` and `[fusion]`.
+        path: a file with the fields of `Profile`, tables `[wording]`, `[fusion]` with one
+            `[fusion.terms.NAME]` a term, and `[fitted]`, which says what it was fitted on.
 
     Raises:
         UsageError: the file cannot be read, or holds an unknown or malformed field.
     """
     try:
         data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        data.pop("fitted", None)  # provenance, for readers
+        fitted = _table(data.pop("fitted", {}))  # the rest of it is provenance, for readers
         wording = JudgeWording(**_texts(data.pop("wording", {})))
-        fusion = Fusion(**_numbers(data.pop("fusion"))) if "fusion" in data else None
+        fusion = _fusion(data.pop("fusion")) if "fusion" in data else None
         _numbers({name: data[name] for name in ("tau_full", "tau_prefix") if name in data})
-        return Profile(wording=wording, fusion=fusion, **data)
+        for name in ("target", "drafts"):
+            if name in data:
+                raise TypeError(f"{name} belongs into [fitted]")
+        if not isinstance(data.get("calibrated", False), bool):
+            raise TypeError(f"calibrated must be true or false, not {data['calibrated']!r}")
+        return Profile(
+            wording=wording,
+            fusion=fusion,
+            target=FittedFile(**_texts(fitted["target"])) if "target" in fitted else None,
+            drafts=tuple(FittedFile(**_texts(d)) for d in fitted.get("drafts", [])),
+            **data,
+        )
     except OSError as error:
         raise UsageError(f"Cannot use the profile {path}: {error.strerror}.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
         raise UsageError(f"Cannot use the profile {path}: {error}.") from error
+
+
+def _fusion(table: Any) -> Fusion:
+    table = dict(_table(table))
+    weights: dict[str, Weight] = {}
+    for name, term in _table(table.pop("terms", {})).items():
+        if name not in TERMS:
+            raise TypeError(f"fusion.terms.{name} is not one of: {', '.join(TERMS)}")
+        weights[name] = Weight(**_numbers(term))
+    return Fusion(weights=weights, **_numbers(table))
 
 
 def _texts(table: Any) -> dict[str, str]:
@@ -109,7 +241,7 @@ def _numbers(table: Any) -> dict[str, float]:
         # A threshold may be infinite: nothing is accepted on that evidence.
         if not number or not (isfinite(value) or (isinf(value) and name.startswith("threshold"))):
             raise TypeError(f"{name} must be a number, not {value!r}")
-        if name.endswith("_std") and value <= 0:
+        if name == "std" and value <= 0:
             raise TypeError(f"{name} must be above 0, not {value!r}")
     return dict(table)
 

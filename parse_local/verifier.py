@@ -9,10 +9,13 @@ from parse_local.boundaries import candidate_boundaries, spread
 from parse_local.drafting import Draft
 from parse_local.events import Boundary, Round
 from parse_local.evidence import Evidence
-from parse_local.judge import Judge, Question, verdicts
+from parse_local.judge import Judge, verdicts
 from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 from parse_local.policy import Policy
+
+EARLIER_VERDICTS = 4
+"""Boundaries asked about before a finished answer, where the profile compares with them."""
 
 
 class Verifier:
@@ -56,25 +59,43 @@ class Verifier:
             The round, and the evidence with the target's next token at every cut.
         """
         n_draft = len(draft.tokens)
-        cuts = candidate_boundaries(draft.text, draft.offsets, delta=self._policy.delta)
-        judged = self._judge is not None and self._policy.can_accept_prefixes
+        policy = self._policy
+        cuts = candidate_boundaries(draft.text, draft.offsets, delta=policy.delta)
+        forks = policy.can_accept_prefixes or (policy.asks_earlier and draft.complete)
+        judged = self._judge is not None and forks
         if judged:
             cuts = self._context.forkable(cuts)
         wanted = range(n_draft + 1) if self._policy.accept == "loose" else [*cuts, n_draft]
         evidence = self.score(sequence, draft, wanted, fork_at=cuts if judged else ())
         boundaries: list[Boundary] = []
-        if self._judge is not None and n_draft:
-            if draft.complete:
-                boundaries = self._ask(self._judge.full, sequence, draft, [n_draft], evidence)
-            accepted = any(accepts(b, self._policy) for b in boundaries)
-            if not accepted and self._policy.can_accept_prefixes:
-                # What the target would have written itself needs no verdict.
-                last = n_draft - draft.complete
-                open_cuts = [c for c in cuts if evidence.n_exact < c <= last]
-                chosen = spread(open_cuts, min(self._policy.max_forks, self._context.max_forks))
-                prefixes = self._ask(self._judge.prefix, sequence, draft, chosen, evidence)
-                boundaries = prefixes + boundaries
+        if policy.accept != "exact" and n_draft:
+            boundaries = self._boundaries(sequence, draft, cuts, evidence)
         return self._round(draft, evidence, boundaries), evidence
+
+    def _boundaries(
+        self, sequence: list[int], draft: Draft, cuts: Sequence[int], evidence: Evidence
+    ) -> list[Boundary]:
+        # Only what the policy looks at, and prefixes only once the whole has failed.
+        policy = self._policy
+        n_draft = len(draft.tokens)
+        prefixes: list[Boundary] = []
+        whole: list[Boundary] = []
+        if draft.complete:
+            if policy.asks_earlier:
+                before = spread([c for c in cuts if c < n_draft], EARLIER_VERDICTS)
+                prefixes = self._ask(sequence, draft, before, evidence)
+            whole = self._ask(sequence, draft, [n_draft], evidence, complete=True, after=prefixes)
+            if any(accepts(b, policy) for b in whole):
+                return prefixes + whole
+        if policy.can_accept_prefixes:
+            # What the target would have written itself needs no verdict.
+            last = n_draft - draft.complete
+            asked = {b.n_tokens for b in prefixes}
+            open_cuts = [c for c in cuts if evidence.n_exact < c <= last and c not in asked]
+            chosen = spread(open_cuts, min(policy.max_forks, self._context.max_forks))
+            prefixes = prefixes + self._ask(sequence, draft, chosen, evidence)
+            prefixes.sort(key=lambda b: b.n_tokens)
+        return prefixes + whole
 
     def judge_all(self, prompt: list[int], draft: Draft) -> Round:
         """Ask at every boundary of an answer, whatever the other evidence says.
@@ -89,10 +110,9 @@ class Verifier:
         cuts = spread([c for c in cuts if c < n_draft], self._policy.max_forks)
         cuts = self._context.forkable(cuts)
         evidence = self.score(prompt, draft, [*cuts, n_draft], fork_at=cuts, token_scores=True)
-        boundaries: list[Boundary] = []
-        for question, at in ((self._judge.prefix, cuts), (self._judge.full, [n_draft])):
-            boundaries += self._ask(question, prompt, draft, at, evidence)
-        return self._round(draft, evidence, boundaries)
+        prefixes = self._ask(prompt, draft, cuts, evidence)
+        whole = self._ask(prompt, draft, [n_draft], evidence, complete=True, after=prefixes)
+        return self._round(draft, evidence, prefixes + whole)
 
     def _round(self, draft: Draft, evidence: Evidence, boundaries: list[Boundary]) -> Round:
         return Round(
@@ -155,31 +175,41 @@ class Verifier:
 
     def _ask(
         self,
-        question: Question,
         sequence: list[int],
         draft: Draft,
         cuts: Sequence[int],
         evidence: Evidence,
+        *,
+        complete: bool = False,
+        after: Sequence[Boundary] = (),
     ) -> list[Boundary]:
-        # One question at several cuts: in one batch of forks, or in plain passes.
-        if not cuts:
-            return []
-        lengths = [len(sequence) + c for c in cuts]
-        if self._sequential:
-            found = self._context.judge_sequentially(
-                sequence + draft.tokens, lengths, question.suffix, question.labels
+        # One question at several cuts: in one batch of forks, or in plain passes. A pair whose
+        # profile gives verdicts no weight is asked nothing, and the token evidence stands alone.
+        p_correct: list[float | None] = [None] * len(cuts)
+        mass: list[float | None] = [None] * len(cuts)
+        if self._judge is not None and cuts:
+            question = self._judge.full if complete else self._judge.prefix
+            lengths = [len(sequence) + c for c in cuts]
+            if self._sequential:
+                found = self._context.judge_sequentially(
+                    sequence + draft.tokens, lengths, question.suffix, question.labels
+                )
+            else:
+                found = self._context.judge(lengths, question.suffix, question.labels)
+            p_correct, mass = (values.tolist() for values in verdicts(found))
+        earlier = [b.p_correct for b in after if b.p_correct is not None]
+        boundaries = []
+        for cut, p, m in zip(cuts, p_correct, mass, strict=True):
+            boundaries.append(
+                Boundary(
+                    n_tokens=cut,
+                    n_chars=draft.offsets[cut - 1] or len(draft.text),
+                    p_correct=p,
+                    label_mass=m,
+                    complete=complete,
+                    terms=evidence.terms(cut, p_correct=p, label_mass=m, earlier=earlier),
+                )
             )
-        else:
-            found = self._context.judge(lengths, question.suffix, question.labels)
-        p_correct, mass = verdicts(found)
-        return [
-            Boundary(
-                n_tokens=cut,
-                n_chars=draft.offsets[cut - 1] or len(draft.text),
-                p_correct=float(p_correct[i]),
-                label_mass=float(mass[i]),
-                mean_logprob=evidence.mean_logprob(cut),
-                complete=question is self._judge.full if self._judge else False,
-            )
-            for i, cut in enumerate(cuts)
-        ]
+            if p is not None:
+                earlier = [*earlier, p]
+        return boundaries

@@ -15,13 +15,11 @@ from parse_local.accept import accepted_length, accepts, loose_length, speculati
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
 from parse_local.policy import Options, Policy, resolve
-from parse_local.profile import Fusion, Profile
+from parse_local.profile import Fusion, Profile, Weight
 
 FUSION = Fusion(
-    p_mean=0.9,
-    p_std=0.1,
-    logprob_mean=-0.5,
-    logprob_std=0.5,
+    {"log_odds": Weight(2.0, 1.0, 1.0), "mean_logprob": Weight(-0.5, 0.5, 1.0)},
+    intercept=0.0,
     threshold_full=1.0,
     threshold_prefix=0.0,
 )
@@ -84,14 +82,14 @@ def test_boundaries_without_a_verdict_fail() -> None:
 
 def test_fused_adds_both_kinds_of_evidence() -> None:
     fused = policy(accept="fused")
-    sure = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.25, complete=True)  # 1.0 + 0.5
-    unsure = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.75, complete=True)  # 1.0 - 0.5
-    assert FUSION.score(1.0, -0.25) == pytest.approx(1.5)
-    assert accepts(sure, fused)
-    assert not accepts(unsure, fused)
-    prefix = Boundary(50, 0, 1.0, 1.0, mean_logprob=-0.75)
-    assert accepts(prefix, fused)  # its threshold is 0
-    assert not accepts(Boundary(50, 0, 1.0, 1.0), fused)  # no likelihood, no acceptance
+    sure = {"log_odds": 3.0, "mean_logprob": -0.25}  # 1.0 + 0.5
+    unsure = {"log_odds": 3.0, "mean_logprob": -0.75}  # 1.0 - 0.5
+    assert FUSION.score(sure) == pytest.approx(1.5)
+    assert accepts(Boundary(50, 0, complete=True, terms=sure), fused)
+    assert not accepts(Boundary(50, 0, complete=True, terms=unsure), fused)
+    assert accepts(Boundary(50, 0, terms=unsure), fused)  # a prefix: its threshold is 0
+    assert not accepts(Boundary(50, 0, terms={"log_odds": 9.0}), fused)  # no likelihood
+    assert not accepts(Boundary(50, 0, terms={"mean_logprob": 0.0}), fused)  # no verdict
 
 
 # loose

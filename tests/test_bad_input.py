@@ -50,8 +50,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
     (place / "string.toml").write_text('tau_full = "high"\n')
     (place / "unknown.toml").write_text("tau = 0.5\n")
     (place / "zero.toml").write_text(
-        "[fusion]\np_mean=0\np_std=0\nlogprob_mean=0\nlogprob_std=1\n"
-        "threshold_full=0\nthreshold_prefix=0\n"
+        "[fusion]\nintercept=0\nthreshold_full=0\nthreshold_prefix=0\n"
+        "[fusion.terms.log_odds]\nmean=0\nstd=0\nweight=1\n"
     )
     (place / "not.toml").write_text("tau_full is high\n")
     return place
@@ -134,7 +134,7 @@ VERIFY = ["verify", "--threads", "1", "--target", "t.gguf", "--prompt-file"]
         ([*PAIR, "--profile", "not.toml", "x"], 2, "Cannot use the profile not.toml: "),
         ([*PAIR, "--profile", "string.toml", "x"], 2, "tau_full must be a number, not 'high'"),
         ([*PAIR, "--profile", "unknown.toml", "x"], 2, "unexpected keyword argument 'tau'"),
-        ([*PAIR, "--profile", "zero.toml", "x"], 2, "p_std must be above 0, not 0"),
+        ([*PAIR, "--profile", "zero.toml", "x"], 2, "std must be above 0, not 0"),
         # texts
         ([*PAIR, ""], 2, "There is no prompt; give one"),
         (PAIR, 2, "There is no prompt; give one"),

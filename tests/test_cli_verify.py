@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,15 @@ def test_json(verify: Callable[..., str]) -> None:
     ] * 4
     assert found["n_chars"][-1] == len(ANSWER)
     assert found["complete"] == [False, False, False, True]
-    for name in ("n_chars", "complete", "p_correct", "label_mass", "mean_logprob"):
+    for name in ("n_chars", "complete", "p_correct", "label_mass", "terms"):
         assert len(found[name]) == 4, name
     assert all(0 < p < 1 for p in found["p_correct"])
-    assert "p_correct_sequential" not in found
+    assert not {"p_correct_sequential", "parts", "score"} & set(found)
+    for p, terms in zip(found["p_correct"], found["terms"], strict=True):
+        assert terms["log_odds"] == pytest.approx(math.log(p / (1 - p)), abs=1e-4)
+    assert "log_odds_change" not in found["terms"][0]
+    odds = [terms["log_odds"] for terms in found["terms"]]
+    assert found["terms"][-1]["log_odds_change"] == pytest.approx(odds[3] - sum(odds[:3]) / 3)
     # Every byte is a token but those of " t", the only merge of the vocabulary that occurs.
     assert found["n_draft"] == found["boundaries"][-1] == len(ANSWER.encode()) - 1
 

@@ -16,7 +16,7 @@ from parse_local import Options
 from parse_local.drafting import Drafter
 from parse_local.errors import ContextLengthError, JudgeError, UsageError
 from parse_local.llama.context import Context
-from parse_local.profile import Fusion, JudgeWording, Profile
+from parse_local.profile import Fusion, JudgeWording, Profile, Weight
 
 QUESTION = "hello there"
 DRAFTS: dict[str, dict[str, Any]] = {
@@ -226,7 +226,7 @@ def test_verify_reports_the_likelihood_of_every_prefix(engines: dict[str, Any]) 
     logprobs = [r[t] - np.logaddexp.reduce(r) for r, t in zip(rows, tokens, strict=True)]
     assert [b.n_tokens for b in found.boundaries][-1] == len(tokens)
     for b in found.boundaries:
-        assert b.mean_logprob == pytest.approx(np.mean(logprobs[: b.n_tokens]), abs=1e-4)
+        assert b.terms["mean_logprob"] == pytest.approx(np.mean(logprobs[: b.n_tokens]), abs=1e-4)
 
 
 def test_verify_says_how_far_the_text_is_the_targets_own(engines: dict[str, Any]) -> None:
@@ -268,14 +268,8 @@ def test_fused_accepts_by_both_kinds_of_evidence(
     boundary = seen.rounds[0].boundaries[0]
 
     def accepted(threshold: float) -> Any:
-        fusion = Fusion(
-            p_mean=0.0,
-            p_std=1.0,
-            logprob_mean=0.0,
-            logprob_std=1.0,
-            threshold_full=1e9,
-            threshold_prefix=threshold,
-        )
+        both = {"log_odds": Weight(0.0, 1.0, 1.0), "mean_logprob": Weight(0.0, 1.0, 1.0)}
+        fusion = Fusion(both, 0.0, threshold_full=1e9, threshold_prefix=threshold)
         engine.profile = Profile(fusion=fusion, wording=JudgeWording())
         return answer(
             engine, QUESTION, accept="fused", rule="longest", delta=5, max_tokens=30
@@ -284,7 +278,9 @@ def test_fused_accepts_by_both_kinds_of_evidence(
     judged = accepted(-1e9)
     # The draft's last three tokens are the beginning of a character.
     assert (judged.n_draft, judged.n_accept, judged.boundaries[-1].n_tokens) == (30, 27, 27)
-    scores = [b.p_correct + b.mean_logprob for b in judged.boundaries]
+    scores = [
+        np.log(b.p_correct / (1 - b.p_correct)) + b.terms["mean_logprob"] for b in judged.boundaries
+    ]
     assert judged.boundaries[0].p_correct == pytest.approx(boundary.p_correct, rel=1e-4)
     best = int(np.argmax(scores))
     second = sorted(scores)[-2]

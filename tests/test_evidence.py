@@ -111,7 +111,8 @@ def test_log_probabilities_of_every_token(model: Model, chunk: int) -> None:
     best = 1 - math.log(math.e + 1)
     other = -math.log(N_VOCAB - 1) - math.log(math.e + 1)
     np.testing.assert_allclose(found.logprobs, [best, other, best], atol=1e-5)
-    assert found.mean_logprob(1) == pytest.approx(best, abs=1e-5)
-    assert found.mean_logprob(3) == pytest.approx((2 * best + other) / 3, abs=1e-5)
-    assert found.mean_logprob(0) is None
-    assert look(model, [10], rows[:2]).mean_logprob(1) is None
+    assert found.terms(1)["mean_logprob"] == pytest.approx(best, abs=1e-5)
+    three = found.terms(3, p_correct=0.5)
+    assert three["mean_logprob"] == pytest.approx((2 * best + other) / 3, abs=1e-5)
+    assert three["log_odds"] == 0
+    assert set(look(model, [10], rows[:2]).terms(1)) == {"exact_share", "log_length"}

@@ -10,9 +10,11 @@ import pytest
 from parse_local import LoadOptions, Options
 from parse_local.errors import UsageError
 from parse_local.policy import resolve
-from parse_local.profile import Fusion, Profile
+from parse_local.profile import Fusion, Profile, Weight
 
-FUSION = Fusion(0.9, 0.1, -0.5, 0.5, 1.0, 1.0)
+FUSION = Fusion(
+    {"log_odds": Weight(2.0, 1.0, 1.0), "mean_logprob": Weight(-0.5, 0.5, 1.0)}, 0.0, 1.0, 1.0
+)
 
 
 def test_nothing_lossy_happens_without_a_calibrated_profile() -> None:
@@ -29,7 +31,22 @@ def test_defaults_follow_the_mode() -> None:
     assert (semantic.window, semantic.after_reject) == (0, "target")  # the paper's setting
     assert (semantic.asks_verdicts, semantic.needs_logprobs) == (True, False)
     fused = resolve(Options(accept="fused"), Profile(fusion=FUSION))
-    assert (fused.asks_verdicts, fused.needs_logprobs) == (True, True)
+    assert (fused.asks_verdicts, fused.needs_logprobs, fused.asks_earlier) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("term", "bought"),
+    [
+        ("log_odds", (True, False, False)),
+        ("log_odds_change", (True, False, True)),
+        ("min_logprob", (False, True, False)),
+        ("log_length", (False, False, False)),
+    ],
+)
+def test_only_evidence_that_counts_is_bought(term: str, bought: tuple[bool, ...]) -> None:
+    fusion = Fusion({term: Weight(0.0, 1.0, 0.5)}, 0.0, 1.0, math.inf)
+    policy = resolve(Options(accept="fused"), Profile(fusion=fusion))
+    assert (policy.asks_verdicts, policy.needs_logprobs, policy.asks_earlier) == bought
 
 
 def test_loose_drafts_windows_and_asks_no_verdicts() -> None:

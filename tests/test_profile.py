@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parse_local.errors import UsageError
 from parse_local.paths import package_models_dir
-from parse_local.profile import Profile, load_profile
+from parse_local.profile import FittedFile, Fusion, Profile, Weight, load_profile
 
 WHOLE = """
 name = "pair"
@@ -20,18 +21,37 @@ tau_prefix = 0.92
 [fitted]
 on = "something"
 
+[fitted.target]
+file = "large.gguf"
+fingerprint = "100-ab"
+
+[[fitted.drafts]]
+file = "small.gguf"
+fingerprint = "10-cd"
+
+[[fitted.drafts]]
+file = "small-q4_0.gguf"
+fingerprint = "8-ef"
+
 [wording]
 question_full = "Right?"
 label_correct = "Yes"
 label_incorrect = "No"
 
 [fusion]
-p_mean = 0.9
-p_std = 0.1
-logprob_mean = -0.2
-logprob_std = 0.1
+intercept = 0.25
 threshold_full = 1
 threshold_prefix = inf
+
+[fusion.terms.log_odds]
+mean = 2
+std = 0.5
+weight = 1
+
+[fusion.terms.mean_logprob]
+mean = -0.2
+std = 0.1
+weight = 0.5
 """
 
 
@@ -50,8 +70,27 @@ def test_a_whole_profile(tmp_path: Path) -> None:
     assert (profile.wording.label_correct, profile.wording.label_incorrect) == ("Yes", "No")
     assert profile.fusion is not None
     assert profile.fusion.threshold_prefix == math.inf
-    # One deviation above on P(Correct), two above on the likelihood.
-    assert profile.fusion.score(1.0, 0.0) == pytest.approx(3.0)
+    # Two deviations above on the verdict, two above on the likelihood.
+    terms = {"log_odds": 3.0, "mean_logprob": 0.0, "log_length": 4.0}
+    assert profile.fusion.parts(terms) == pytest.approx({"log_odds": 2.0, "mean_logprob": 1.0})
+    assert profile.fusion.score(terms) == pytest.approx(3.25)
+    assert profile.target == FittedFile("large.gguf", "100-ab")
+    assert [d.fingerprint for d in profile.drafts] == ["10-cd", "8-ef"]
+
+
+def test_what_a_profile_gives_no_weight_need_not_be_measured() -> None:
+    one = Weight(0.0, 1.0, 1.0)
+    verdict = Fusion({"log_odds": one, "mean_logprob": replace(one, weight=0.0)}, 0.0, 0.5, 0.5)
+    assert (verdict.needs_verdict, verdict.needs_earlier, verdict.needs_tokens) == (1, 0, 0)
+    assert verdict.accepts({"log_odds": 0.6}, complete=True)
+    assert not verdict.accepts({"mean_logprob": 9.0}, complete=True)  # no verdict, no acceptance
+    tokens = Fusion({"window_logprob": one}, 0.0, -2.0, math.inf)
+    assert (tokens.needs_verdict, tokens.needs_earlier, tokens.needs_tokens) == (0, 0, 1)
+    seen = {"window_logprob": -1.0, "mean_logprob": -0.1}
+    assert tokens.accepts(seen, complete=True)
+    assert not tokens.accepts(seen, complete=False)
+    assert not tokens.accepts({"log_odds": 9.0}, complete=True)
+    assert Fusion({"log_odds_change": one}, 0.0, 0.0, 0.0).needs_earlier
 
 
 def test_an_empty_profile_is_the_default_one(tmp_path: Path) -> None:
@@ -63,11 +102,15 @@ def test_an_empty_profile_is_the_default_one(tmp_path: Path) -> None:
     [
         ("tau_full = ", "profile.toml"),
         ("tau = 0.5", "tau"),
-        ("[fusion]\np_mean = 0.5", "missing"),
+        ("[fusion]\nintercept = 0.5", "missing"),
+        ("[fusion.terms.mean_logprob]\nmean = 0.5", "missing"),
+        ("[fusion.terms.luck]\nmean = 0.5", r"fusion\.terms\.luck is not one of: log_odds, "),
+        ("calibrated = 1", "calibrated must be true or false, not 1"),
+        ('target = "x.gguf"', r"target belongs into \[fitted\]"),
         ('tau_full = "high"', "tau_full must be a number"),
         ("tau_full = nan", "tau_full must be a number"),
         ("tau_full = inf", "tau_full must be a number"),
-        (WHOLE.replace("p_std = 0.1", "p_std = 0"), "p_std must be above 0"),
+        (WHOLE.replace("std = 0.5", "std = 0"), "std must be above 0"),
         (WHOLE.replace('"Yes"', "3"), "label_correct must be a text"),
     ],
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from parse_local.calibration.features import TERMS
 from parse_local.events import Boundary, Result, Round
+from parse_local.profile import Fusion
 from parse_local.terminal.cells import Row, flow, split, visible
 from parse_local.terminal.stats import count, percent
 
@@ -35,6 +39,7 @@ def print_verdicts(
     tau_full: float | None = None,
     tau_prefix: float | None = None,
     sequential: Round | None = None,
+    fusion: Fusion | None = None,
 ) -> None:
     """Draw an answer with P(Correct) at every place where it was judged.
 
@@ -49,6 +54,7 @@ def print_verdicts(
         tau_full: threshold of the finished answer, for the last line.
         tau_prefix: threshold of unfinished prefixes, for the last line.
         sequential: the same verdicts from plain passes; adds their column and the difference.
+        fusion: the pair's weights; adds what each kind of evidence says about the whole.
     """
     boundaries = sorted(round.boundaries, key=lambda b: (b.n_chars, b.n_tokens, b.complete))
     plain = {(b.n_tokens, b.complete): b for b in sequential.boundaries} if sequential else {}
@@ -80,6 +86,8 @@ def print_verdicts(
         if segment.style == "accepted" and follows and follows[0].style == "rejected":
             _print_cut(console, width + margin)
     _print_summary(round, console, tau_full, tau_prefix, sequential)
+    if fusion is not None and boundaries:
+        _print_parts(boundaries[-1], fusion, console)
 
 
 def _cut(n_chars: int, round: Round, boundaries: list[Boundary]) -> int:
@@ -183,6 +191,27 @@ def _print_summary(
             "answer the question, so these verdicts say little.",
             "yellow",
         )
+
+
+def _print_parts(boundary: Boundary, fusion: Fusion, console: Console) -> None:
+    """What each term of evidence adds to the score of the last boundary."""
+    table = Table(box=None, pad_edge=False, title_justify="left", header_style="dim")
+    table.add_column("evidence, whole answer" if boundary.complete else "evidence, last boundary")
+    for head in ("here", "usual", "part"):
+        table.add_column(head, justify="right")
+    parts = fusion.parts(boundary.terms)
+    for name, weight in fusion.weights.items():
+        here = f"{boundary.terms[name]:.3f}" if name in boundary.terms else "-"
+        usual = f"{weight.mean:.3f} ± {weight.std:.3f}"
+        part = f"{parts[name]:+.3f}" if name in parts else "-"
+        table.add_row(TERMS[name].meaning, here, usual, part)
+    table.add_row("intercept", "", "", f"{fusion.intercept:+.3f}", style="dim")
+    threshold = fusion.threshold_full if boundary.complete else fusion.threshold_prefix
+    passes = "accepts" if fusion.accepts(boundary.terms, complete=boundary.complete) else "rejects"
+    needed = "nothing passes" if threshold == math.inf else f"needs more than {threshold:.3f}"
+    score = f"{fusion.score(boundary.terms):+.3f}"
+    table.add_row(f"score: --accept fused {passes} it ({needed})", "", "", score, style="bold")
+    console.print(table)
 
 
 def print_accepted(result: Result, console: Console) -> None:

@@ -1,0 +1,1 @@
+"""Calibration: from answers whose correctness is known to a profile that carries a guarantee."""
