@@ -42,7 +42,7 @@ def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy
 
     Source: PARSE, section 3.
     """
-    if not policy.asks_verdicts:
+    if not policy.accepts_boundaries:
         return n_exact
     for boundary in boundaries:
         if boundary.complete and accepts(boundary, policy):

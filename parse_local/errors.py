@@ -71,6 +71,10 @@ class TaskError(UsageError):
     """A task that does not exist, whose file holds a bad line, or whose package is missing."""
 
 
+class CalibrationError(ParseLocalError):
+    """The answers at hand say too little to fit a profile."""
+
+
 class ContextLengthError(ParseLocalError):
     """The prompt does not fit into the context."""
 

@@ -218,6 +218,11 @@ class Policy:
     profile: Profile
 
     @property
+    def accepts_boundaries(self) -> bool:
+        """Whether acceptance looks at boundaries, not at single tokens only."""
+        return self.accept in ("semantic", "fused")
+
+    @property
     def asks_verdicts(self) -> bool:
         """Whether acceptance looks at P(Correct) at all; a profile may give it no weight."""
         fusion = self.profile.fusion

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
@@ -216,6 +218,59 @@ def load_profile(path: Path) -> Profile:
         raise UsageError(f"Cannot use the profile {path}: {error.strerror}.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
         raise UsageError(f"Cannot use the profile {path}: {error}.") from error
+
+
+def dump_profile(profile: Profile, fitted: Mapping[str, Any] | None = None) -> str:
+    """The profile as TOML, which `load_profile` reads back.
+
+    Args:
+        profile: all of it is written.
+        fitted: what else `[fitted]` says, for readers: texts, numbers, lists and tables.
+    """
+    fields: dict[str, Any] = {
+        "name": profile.name,
+        "calibrated": profile.calibrated,
+        "tau_full": profile.tau_full,
+        "tau_prefix": profile.tau_prefix,
+        "wording": asdict(profile.wording),
+    }
+    if profile.fusion is not None:
+        fusion = asdict(profile.fusion)
+        terms = fusion.pop("weights")
+        fields["fusion"] = {**fusion, "terms": terms}
+    origin = dict(fitted or {})
+    if profile.target is not None:
+        origin["target"] = asdict(profile.target)
+    if profile.drafts:
+        origin["drafts"] = [asdict(d) for d in profile.drafts]
+    return "\n".join(_lines({**fields, **({"fitted": origin} if origin else {})})) + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    tables = {}
+    for name, value in table.items():
+        key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+        if isinstance(value, Mapping) or _is_tables(value):
+            tables[f"{path}{key}"] = value
+        else:
+            yield f"{key} = {_value(value)}"
+    for inner, value in tables.items():
+        for one in [value] if isinstance(value, Mapping) else value:
+            yield ""
+            yield f"[{inner}]" if one is value else f"[[{inner}]]"
+            yield from _lines(one, f"{inner}.")
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
 
 
 def _fusion(table: Any) -> Fusion:

@@ -14,8 +14,9 @@ from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 from parse_local.policy import Policy
 
-EARLIER_VERDICTS = 4
-"""Boundaries asked about before a finished answer, where the profile compares with them."""
+EARLIER_VERDICTS = 3
+"""Boundaries asked about before a finished answer, where the profile compares with them; as
+many as calibration asks about."""
 
 
 class Verifier:
@@ -68,7 +69,7 @@ class Verifier:
         wanted = range(n_draft + 1) if self._policy.accept == "loose" else [*cuts, n_draft]
         evidence = self.score(sequence, draft, wanted, fork_at=cuts if judged else ())
         boundaries: list[Boundary] = []
-        if policy.accept != "exact" and n_draft:
+        if policy.accepts_boundaries and n_draft:
             boundaries = self._boundaries(sequence, draft, cuts, evidence)
         return self._round(draft, evidence, boundaries), evidence
 
