@@ -14,6 +14,7 @@ from parse_local._version import __version__
 from parse_local.cli_models import models
 from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
 from parse_local.cli_support import INTERRUPTED, Group
+from parse_local.cli_tune import tune
 from parse_local.errors import UsageError
 from parse_local.text_input import read_file, read_stdin, require_text
 
@@ -34,6 +35,7 @@ def main() -> None:
 
 
 main.add_command(models)
+main.add_command(tune)
 
 
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:

@@ -49,8 +49,8 @@ def _apply(command: Command, options: list[Callable[[Command], Command]]) -> Com
     return command
 
 
-def pair_options(command: Command) -> Command:
-    """Which models, and how they are loaded."""
+def file_options(command: Command) -> Command:
+    """Which models."""
     return _apply(
         command,
         [
@@ -70,6 +70,16 @@ def pair_options(command: Command) -> Command:
                 metavar="FILE",
                 help="Target model: a GGUF file, or a model of the catalogue.",
             ),
+        ],
+    )
+
+
+def pair_options(command: Command) -> Command:
+    """Which models, and how they are loaded."""
+    return _apply(
+        command,
+        [
+            file_options,
             click.option(
                 "--profile",
                 type=click.Path(path_type=Path, dir_okay=False),
@@ -88,7 +98,7 @@ def pair_options(command: Command) -> Command:
                 "--threads",
                 "n_threads",
                 type=click.IntRange(1, MAX_THREADS),
-                help="CPU threads.  [default: physical cores]",
+                help="CPU threads.  [default: as tuned, else physical cores]",
             ),
             click.option(
                 "--gpu-layers",
@@ -109,7 +119,12 @@ def pair_options(command: Command) -> Command:
                 type=click.Choice(get_args(FlashAttention)),
                 default=_LOAD.flash_attn,
                 show_default=True,
-                help="Flash attention.",
+                help="Flash attention; auto is as tuned, else llama.cpp's choice.",
+            ),
+            click.option(
+                "--tuned/--no-tuned",
+                default=_LOAD.tuned,
+                help="Use what `parse-local tune` has found out.  [default: --tuned]",
             ),
             click.option(
                 "--verbose",
@@ -311,6 +326,7 @@ _LOAD_NAMES = (
     "spec",
     "spec_model",
     "spec_max",
+    "tuned",
     "verbose",
 )
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from parse_local.answer import Answer
 from parse_local.chat_template import Message
+from parse_local.costs import PairCosts
 from parse_local.drafting import Draft, Drafter
 from parse_local.errors import Cancelled, ContextLengthError, UsageError
 from parse_local.events import (
@@ -59,6 +60,7 @@ class Engine:
         speculation: how the target writes several tokens a step; None for one at a time.
         speculator: what it takes proposals from, to be closed with the engine.
         notes: what the user should know about how it was loaded.
+        costs: what decodes of the pair cost here, where `parse-local tune` has measured it.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Engine:
         speculation: Speculation | None = None,
         speculator: Speculator | None = None,
         notes: Sequence[str] = (),
+        costs: PairCosts | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
@@ -82,6 +85,7 @@ class Engine:
         self.shared_vocabulary = draft is not None and target.model.shares_vocabulary(draft.model)
         self.speculation = speculation
         self.notes = tuple(notes)
+        self.costs = costs
         self._speculator = speculator
         self._cancel = cancel
 

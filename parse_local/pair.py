@@ -20,6 +20,7 @@ from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name
 from parse_local.room import Room, judge_cells, need_of, room_for
 from parse_local.speculation_setup import SpecPlan
+from parse_local.tune.apply import look_up
 from parse_local.writer import Writer, template_of
 
 PathLike = str | os.PathLike[str]
@@ -84,9 +85,12 @@ def load_pair(
     """
     options = replace(options or LoadOptions(), **overrides)
     library.log.verbose = options.verbose
-    pair_name, paths = _find(name, draft, target, target_only)
-    known, calibration_note = for_files(_profile(pair_name, paths, profile), paths)
-    plan = _plan(paths, options, known)
+    pair_name, paths = find_files(name, draft, target, target_only)
+    tuned = look_up(paths, options)
+    own = _profile(pair_name, paths, profile)
+    known, calibration_note = for_files(own, tuned.paths)
+    plan = plan_files(tuned.paths, options, known)
+    n_gpu_layers = {role: p.n_gpu_layers for role, p in plan.placements.items()}
     spec = plan.spec
     cancel = CancelFlag()
     writers: dict[str, Writer] = {}
@@ -100,15 +104,16 @@ def load_pair(
                 mtp_heads=role == "target" and spec is not None and spec.uses_target_heads,
             )
             room = plan.rooms[role]
+            n_threads, flash_attn = tuned.settings(role, options, n_gpu_layers[role])
             context = Context(
                 model,
                 n_ctx=options.n_ctx,
                 n_fork_cells=room.n_fork_cells,
                 max_forks=room.sequences.forks,
                 n_checkpoints=room.sequences.checkpoints,
-                n_threads=options.n_threads,
+                n_threads=n_threads,
                 kv_type=options.kv_type,
-                flash_attn=options.flash_attn,
+                flash_attn=flash_attn,
                 cancel=cancel,
             )
             writers[role] = Writer(model, template_of(model), context)
@@ -117,7 +122,7 @@ def load_pair(
             writers["target"].context,
             draft=writers["draft"].model if "draft" in writers else None,
             options=options,
-            n_gpu_layers=plan.placements["spec"].n_gpu_layers if "spec" in plan.placements else 0,
+            n_gpu_layers=n_gpu_layers.get("spec", 0),
         )
     except BaseException:
         for writer in writers.values():
@@ -132,21 +137,24 @@ def load_pair(
         placements=tuple(plan.placements.values()),
         speculation=speculation,
         speculator=speculator,
-        notes=tuple(n for n in (note, calibration_note) if n),
+        notes=tuple(n for n in (*tuned.notes, note, calibration_note) if n),
+        costs=tuned.costs(options, n_gpu_layers),
     )
 
 
 def plan_pair(name: str, options: LoadOptions | None = None) -> tuple[Placement, ...]:
     """Where the models of a pair would go, without loading them; raises as `load_pair`."""
-    pair_name, paths = _find(name, None, None, False)
-    plan = _plan(paths, options or LoadOptions(), _profile(pair_name, paths, None))
+    pair_name, paths = find_files(name, None, None, False)
+    options = options or LoadOptions()
+    known = _profile(pair_name, paths, None)
+    plan = plan_files(look_up(paths, options).paths, options, known)
     return tuple(plan.placements.values())
 
 
-def _find(
+def find_files(
     name: str | None, draft: PathLike | None, target: PathLike | None, target_only: bool
 ) -> tuple[str, dict[str, Path]]:
-    # (name of the pair, "" for one made of files; paths by role, the draft first)
+    """The name of a pair, "" for one made of files, and its files by role, the draft first."""
     from parse_local import hub  # huggingface-hub is slow to import
     from parse_local.catalog import load_catalog
 
@@ -186,13 +194,16 @@ def _profile(pair_name: str, paths: dict[str, Path], path: PathLike | None) -> P
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """Where the models of a pair go, by role, and the room of their contexts."""
+
     placements: dict[str, Placement]
     rooms: dict[str, Room]
     spec: SpecPlan | None
 
 
-def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Plan:
+def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> Plan:
+    """Plan the loading of some files, by role, from their headers; raises as `load_pair`."""
     spec: SpecPlan | None = None
     spec_path = None if options.spec_model is None else locate(options.spec_model)
     rooms: dict[str, Room] = {}
@@ -235,7 +246,7 @@ def _plan(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> _Pl
         on_gpu = (options.n_gpu_layers, options.n_gpu_layers)
         spec_layers = options.n_gpu_layers
     layers = dict(zip(("draft", "target", "spec"), (*on_gpu, spec_layers), strict=True))
-    return _Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, rooms, spec)
+    return Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, rooms, spec)
 
 
 def _head_need(target: Model, options: LoadOptions) -> memory.Need:

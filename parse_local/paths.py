@@ -34,6 +34,11 @@ def models_dir() -> Path:
     return cache_dir() / "models"
 
 
+def tune_dir() -> Path:
+    """Directory of what `parse-local tune` found out and made."""
+    return data_dir() / "tune"
+
+
 def history_file() -> Path:
     """Prompt history of `parse-local chat`."""
     return data_dir() / "chat_history"

@@ -51,11 +51,12 @@ class LoadOptions:
     Args:
         n_ctx: tokens of context for prompt and answer; the room that fork
             suffixes need is added on top.
-        n_threads: CPU threads, None for all physical cores.
+        n_threads: CPU threads, None for what `parse-local tune` found fastest, else all
+            physical cores.
         n_gpu_layers: layers of each model on the GPU, -1 for all that fit
             (the draft is placed first).
         kv_type: type of both KV caches.
-        flash_attn: "auto" leaves it to llama.cpp.
+        flash_attn: "auto" is what `parse-local tune` found fastest, else llama.cpp's choice.
         max_forks: most boundaries judged in one batch.
         spec: who proposes tokens while the target writes (token-level speculation, lossless):
             "draft" a draft model, "ngram" what followed the same tokens before, "eagle3" or
@@ -65,6 +66,7 @@ class LoadOptions:
         spec_model: GGUF file of the proposing model or head (or a model of the catalogue);
             "draft" takes the pair's draft model without one.
         spec_max: most tokens proposed at once.
+        tuned: use what `parse-local tune` has found out about these files on this machine.
         verbose: let llama.cpp's own log through to stderr.
     """
 
@@ -77,6 +79,7 @@ class LoadOptions:
     spec: Spec = "auto"
     spec_model: str | os.PathLike[str] | None = None
     spec_max: int = 16
+    tuned: bool = True
     verbose: bool = False
 
     def __post_init__(self) -> None:

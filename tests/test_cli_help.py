@@ -23,7 +23,7 @@ COMMANDS = leaves(main)
 
 
 def test_the_commands_are_these() -> None:
-    assert {"run", "chat", "verify", "doctor", "completion"} <= {c[0] for c in COMMANDS}
+    assert {"run", "chat", "verify", "doctor", "completion", "tune"} <= {c[0] for c in COMMANDS}
     subcommands = {c[1] for c in COMMANDS if c[0] == "models"}
     assert subcommands == {"list", "pull", "info", "path", "rm"}
 

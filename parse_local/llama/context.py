@@ -164,6 +164,11 @@ class Context:
         flag = ctypes.cast(ctypes.byref(self.cancel.value), ctypes.c_void_p)
         lib.llama_set_abort_callback(self.handle, self.abort_callback, flag)
 
+    def set_threads(self, n: int) -> None:
+        """Compute on `n` CPU threads from now on."""
+        lib.llama_set_n_threads(self.handle, n, n)
+        self.n_threads = n
+
     def start_count(self) -> None:
         """Reset the counters below; an answer's figures are what they have reached at its end."""
         self.n_decoded = 0

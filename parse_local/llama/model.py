@@ -153,6 +153,11 @@ class Model:
         return int(lib.llama_model_n_embd(self.handle))
 
     @property
+    def n_parameters(self) -> int:
+        """Number of weights."""
+        return int(lib.llama_model_n_params(self.handle))
+
+    @property
     def n_bytes(self) -> int:
         """Size of the file, which is the size of the weights to within the header."""
         return self.path.stat().st_size

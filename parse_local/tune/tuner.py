@@ -1,0 +1,425 @@
+"""The procedure of `parse-local tune`: settings, requantisations, curves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from parse_local.costs import SIZES, CostCurve
+from parse_local.errors import Cancelled, ModelError, OutOfMemoryError, UsageError
+from parse_local.fingerprint import fingerprint
+from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.context import Context
+from parse_local.llama.model import Model
+from parse_local.llama.quantize import Recipe, requantise
+from parse_local.policy import FlashAttention, KVType
+from parse_local.tune import store
+from parse_local.tune.check import N_TOKENS, Quality, Reading, Role, compare, read_reference
+from parse_local.tune.measure import (
+    WINDOW,
+    Clock,
+    Sample,
+    Speeds,
+    Subject,
+    in_turns,
+    relative,
+    threads_to_try,
+)
+from parse_local.tune.store import Candidate, Record, Requantised, Setting
+
+MARGIN = 1.05
+"""How many times faster something must be to take the place of what is there."""
+GROWTH = 1.5
+"""A requantisation that would be larger than the original by this factor is not made."""
+
+RECIPES: dict[Role, tuple[Recipe, ...]] = {
+    "draft": (
+        Recipe("q4_0", "q4_0"),
+        Recipe("q4_0-output-q8_0", "q4_0", "q8_0"),
+        Recipe("output-q8_0", None, "q8_0"),
+        Recipe("q8_0", "q8_0"),
+    ),
+    "target": (
+        Recipe("output-q8_0", None, "q8_0"),
+        Recipe("q4_0-output-q8_0", "q4_0", "q8_0"),
+        Recipe("q4_0", "q4_0"),
+        Recipe("q8_0", "q8_0"),
+    ),
+}
+_REPEATS = {"draft": 9, "target": 5}
+_CACHES: tuple[tuple[FlashAttention, KVType], ...] = (("off", "f16"), ("auto", "q8_0"))
+# "auto" is on wherever llama.cpp has it
+_SHARE = 0.02  # of the budget, for one comparison
+_UNTIL = 0.5  # of the budget: later no requantisation is begun
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a run has got to.
+
+    Args:
+        text: what it does.
+        done: share of the expected time, 0 to 1.
+    """
+
+    text: str
+    done: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """One file to tune.
+
+    Args:
+        path: the file.
+        n_gpu_layers: of its layers on the GPU, the output layer counted.
+        requantise: look for a faster quantisation of it.
+        n_threads: CPU threads, None to find out how many are fastest.
+    """
+
+    path: Path
+    n_gpu_layers: int
+    requantise: bool
+    n_threads: int | None = None
+
+
+class Tuner:
+    """Measures the files of a pair; iterate over `run`, then read `records`.
+
+    Args:
+        requests: by role.
+        budget_s: seconds to stay below where the machine is fast enough for it; fewer
+            mean fewer repeats, never fewer sizes.
+        recipes: by role, best guess first.
+    """
+
+    def __init__(
+        self,
+        requests: Mapping[Role, Request],
+        *,
+        budget_s: float = 100.0,
+        recipes: Mapping[Role, tuple[Recipe, ...]] = RECIPES,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self.records: dict[Role, Record] = {}
+        self._requests = requests
+        self._budget_s = budget_s
+        self._recipes = recipes
+        self._clock = clock
+        self._started = clock()
+        self._cancel = CancelFlag()
+
+    def cancel(self) -> None:
+        """Stop soon; what was found before stays as it was."""
+        self._cancel.set()
+
+    def run(self) -> Iterator[Step]:
+        """Measure everything and save it.
+
+        Yields:
+            What it does next.
+
+        Raises:
+            StorageError: there is no room for a requantised file; nothing of it is left.
+            ModelError, OutOfMemoryError, DecodeError: as loading and decoding.
+            Cancelled: after `cancel`.
+        """
+        found: dict[Role, _Found] = {}
+        try:
+            for role, request in self._requests.items():
+                found[role] = _Found(request)
+                yield from self._choose(role, found[role])
+            yield from self._curves(found)
+            for role, record in self.records.items():
+                found[role].keep()
+                store.save(record)
+        finally:
+            for choice in found.values():
+                choice.tidy()
+
+    def _elapsed(self) -> float:
+        return self._clock() - self._started
+
+    def _step(self, text: str) -> Step:
+        if self._cancel:
+            raise Cancelled("Stopped.")
+        return Step(text, min(0.99, self._elapsed() / self._budget_s))
+
+    # what is fastest
+
+    def _choose(self, role: Role, found: _Found) -> Iterator[Step]:
+        yield self._step(f"loading the {role}")
+        with ExitStack() as stack:
+            model = found.load(stack, found.request.path)
+            base = self._subject(stack, model, n_threads=found.request.n_threads)
+            found.n_threads = base.context.n_threads
+            yield from self._choose_settings(role, base, found)
+            if found.request.requantise:
+                yield from self._choose_file(role, base, found)
+
+    def _subject(self, stack: ExitStack, model: Model, **settings: Any) -> Subject:
+        subject = Subject(model, cancel=self._cancel, clock=self._clock, **settings)
+        stack.callback(subject.close)
+        return subject
+
+    def _compare(self, role: Role, base: Sample, other: Sample) -> Speeds:
+        budget = _SHARE * self._budget_s
+        return relative(base, other, most=_REPEATS[role], budget_s=budget, clock=self._clock)
+
+    def _choose_settings(self, role: Role, base: Subject, found: _Found) -> Iterator[Step]:
+        usual = found.n_threads
+
+        def on(n: int) -> Sample:
+            def sample() -> tuple[float, float]:
+                base.context.set_threads(n)
+                return _sample(role, base)
+
+            return sample
+
+        found.settings.append(Setting(usual, "auto", "f16", 1.0))
+        logical = psutil.cpu_count(logical=True) or usual
+        given = found.request.n_threads is not None
+        for n in () if given else threads_to_try(usual, logical):
+            yield self._step(f"{role}: {n} threads")
+            speeds = self._compare(role, on(usual), on(n))
+            found.settings.append(Setting(n, "auto", "f16", speeds.both))
+            if speeds.both > max(MARGIN, found.speeds.both):
+                found.n_threads, found.speeds = n, speeds
+            if n < usual and speeds.both < 0.8:
+                break  # fewer still are slower still
+        base.context.set_threads(found.n_threads)
+        for flash_attn, kv_type in _CACHES:
+            yield self._step(f"{role}: flash attention {flash_attn}, KV cache {kv_type}")
+            with ExitStack() as stack:
+                try:
+                    other = self._subject(
+                        stack,
+                        base.context.model,
+                        n_threads=found.n_threads,
+                        flash_attn=flash_attn,
+                        kv_type=kv_type,
+                    )
+                except (UsageError, OutOfMemoryError):
+                    continue  # this model or backend cannot
+                speeds = self._compare(
+                    role, partial(_sample, role, base), partial(_sample, role, other)
+                )
+            found.settings.append(
+                Setting(found.n_threads, flash_attn, kv_type, found.speeds.both * speeds.both)
+            )
+            # A quantised cache changes the text, so it is measured and left to the user.
+            if kv_type == "f16" and speeds.both > MARGIN:
+                found.flash_attn, found.speeds = flash_attn, found.speeds * speeds
+
+    def _choose_file(self, role: Role, base: Subject, found: _Found) -> Iterator[Step]:
+        model = base.context.model
+        faster: list[tuple[Recipe, Path, Speeds]] = []
+        with ExitStack() as stack:
+            if found.flash_attn != "auto":
+                base = self._subject(stack, model, **found.chosen_settings)
+            for recipe in self._recipes[role]:
+                n_bytes = recipe.estimate(model)
+                if n_bytes > GROWTH * model.n_bytes:
+                    found.note(recipe, n_bytes, f"not made: over {GROWTH:g}x the original's size")
+                    continue
+                if self._elapsed() > self._budget_s * _UNTIL:
+                    found.note(recipe, n_bytes, "not made: no time left")
+                    continue
+                yield self._step(f"{role}: requantising to {recipe.name}")
+                part = found.part(role, recipe)
+                try:
+                    requantise(model, part, recipe, n_threads=found.n_threads)
+                except ModelError as error:
+                    found.note(recipe, n_bytes, f"not made: {error}")
+                    continue
+                speeds = self._speed_of(role, base, found, part)
+                if speeds.both > MARGIN:
+                    faster.append((recipe, part, speeds))
+                else:
+                    found.note(recipe, part.stat().st_size, "not faster", speed=speeds.both)
+                    part.unlink()
+        faster.sort(key=lambda f: f[2].both, reverse=True)
+        yield from self._check(role, model, found, faster)
+
+    def _speed_of(self, role: Role, base: Subject, found: _Found, path: Path) -> Speeds:
+        with ExitStack() as stack:
+            model = found.load(stack, path)
+            other = self._subject(stack, model, **found.chosen_settings)
+            return self._compare(role, partial(_sample, role, base), partial(_sample, role, other))
+
+    def _check(
+        self, role: Role, model: Model, found: _Found, faster: list[tuple[Recipe, Path, Speeds]]
+    ) -> Iterator[Step]:
+        """Take the fastest that says what the original says."""
+        original: Reading | None = None
+        for recipe, path, speeds in faster:
+            n_bytes = path.stat().st_size
+            if found.part_path is not None:
+                found.note(recipe, n_bytes, "a faster one was good enough", speed=speeds.both)
+                path.unlink()
+                continue
+            yield self._step(f"{role}: comparing {recipe.name} with the original")
+            if original is None:
+                original = self._read(found, model)
+            with ExitStack() as stack:
+                quality = compare(original, self._read(found, found.load(stack, path)))
+            failure = quality.failure(role)
+            found.note(recipe, n_bytes, failure or "used", speed=speeds.both, quality=quality)
+            if failure:
+                path.unlink()
+            else:
+                found.choose(role, recipe, path)
+                found.speeds = found.speeds * speeds
+
+    def _read(self, found: _Found, model: Model) -> Reading:
+        context = Context(model, n_ctx=N_TOKENS, cancel=self._cancel, **found.chosen_settings)
+        try:
+            return read_reference(model, context)
+        finally:
+            context.close()
+
+    # what it costs
+
+    def _curves(self, found: Mapping[Role, _Found]) -> Iterator[Step]:
+        yield self._step("cost curves")
+        with ExitStack() as stack:
+            probes: dict[str, Callable[[], float]] = {}
+            for role, choice in found.items():
+                model = choice.load(stack, choice.path)
+                subject = self._subject(stack, model, n_max=SIZES[-1], **choice.chosen_settings)
+                for n in SIZES:
+                    probes[_name(role, n, False)] = partial(subject.decode, n, rows=False)
+                    if role == "target" and n > 1:  # one token has one row either way
+                        probes[_name(role, n, True)] = partial(subject.decode, n, rows=True)
+            # Small ones first: they matter most, and are repeated most.
+            order = sorted(probes, key=_size)
+            turns = in_turns(
+                {name: probes[name] for name in order},
+                {name: 3 if _size(name) <= WINDOW else 1 for name in order},
+                most=7,
+                budget_s=self._budget_s - self._elapsed(),
+                clock=self._clock,
+            )
+            seconds = yield from self._reported(turns)
+        for role, choice in found.items():
+            self.records[role] = choice.record(role, seconds)
+
+    def _reported(
+        self, turns: Generator[str, None, dict[str, float]]
+    ) -> Generator[Step, None, dict[str, float]]:
+        try:
+            while True:
+                yield self._step(f"cost curves: {next(turns)}")
+        except StopIteration as end:
+            found: dict[str, float] = end.value
+            return found
+
+
+def _name(role: Role, n: int, rows: bool) -> str:
+    return f"{role}, {n} tokens" + (", every row" if rows else "")
+
+
+def _size(name: str) -> int:
+    return int(name.split()[1])
+
+
+def _sample(role: Role, subject: Subject) -> tuple[float, float]:
+    decode = subject.decode(1, rows=True)
+    if role == "draft":
+        return decode, 0.0
+    return decode, subject.decode(WINDOW, rows=True) / WINDOW
+
+
+class _Found:
+    """What is known about one file so far, and what was made of it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.n_threads = 0
+        self.flash_attn: FlashAttention = "auto"
+        self.speeds = Speeds()
+        self.settings: list[Setting] = []
+        self.candidates: list[Candidate] = []
+        self.requantised: Requantised | None = None
+        self.part_path: Path | None = None
+        self._parts: list[Path] = []
+        self._fingerprint = fingerprint(request.path)
+
+    @property
+    def path(self) -> Path:
+        """The file that is used from now on."""
+        return self.part_path or self.request.path
+
+    @property
+    def chosen_settings(self) -> dict[str, Any]:
+        """As arguments of `Context`."""
+        return {"n_threads": self.n_threads, "flash_attn": self.flash_attn}
+
+    def load(self, stack: ExitStack, path: Path) -> Model:
+        """Load a file where the original would be placed."""
+        model = Model(path, n_gpu_layers=self.request.n_gpu_layers)
+        stack.callback(model.close)
+        return model
+
+    def part(self, role: Role, recipe: Recipe) -> Path:
+        """Where a requantisation lies until it is known to be of use."""
+        path = store.requantised_path(role, self.request.path, self._fingerprint, recipe.name)
+        self._parts.append(path.with_name(f"{path.name}.part"))
+        return self._parts[-1]
+
+    def choose(self, role: Role, recipe: Recipe, part: Path) -> None:
+        """A requantisation takes the original's place."""
+        path = store.requantised_path(role, self.request.path, self._fingerprint, recipe.name)
+        self.part_path = part
+        self.requantised = Requantised(recipe.name, path.name, part.stat().st_size)
+
+    def keep(self) -> None:
+        """Give the chosen file its name."""
+        if self.requantised is not None and self.part_path is not None:
+            self.part_path.replace(self.requantised.path)
+
+    def tidy(self) -> None:
+        """Remove what has no name."""
+        for part in self._parts:
+            part.unlink(missing_ok=True)
+
+    def note(
+        self,
+        recipe: Recipe,
+        n_bytes: int,
+        verdict: str,
+        *,
+        speed: float | None = None,
+        quality: Quality | None = None,
+    ) -> None:
+        """Write down what became of a requantisation."""
+        self.candidates.append(Candidate(recipe.name, n_bytes, speed, quality, verdict))
+
+    def record(self, role: Role, seconds: Mapping[str, float]) -> Record:
+        """The result, with the curves out of what `in_turns` measured."""
+
+        def curve(rows: bool) -> CostCurve:
+            return CostCurve.through({n: seconds[_name(role, n, rows and n > 1)] for n in SIZES})
+
+        return Record(
+            role=role,
+            file=self.request.path.name,
+            fingerprint=self._fingerprint,
+            machine=store.machine(),
+            n_gpu_layers=self.request.n_gpu_layers,
+            n_threads=self.n_threads,
+            flash_attn=self.flash_attn,
+            bare=curve(False),
+            rows=curve(True) if role == "target" else None,
+            speeds=self.speeds,
+            settings=tuple(self.settings),
+            candidates=tuple(self.candidates),
+            requantised=self.requantised,
+        )
