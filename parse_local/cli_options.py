@@ -331,6 +331,11 @@ _LOAD_NAMES = (
 )
 
 
+def load_options(values: dict[str, Any]) -> LoadOptions:
+    """How to load, from all values of a command that carries `pair_options`."""
+    return LoadOptions(**{name: values[name] for name in _LOAD_NAMES if name in values})
+
+
 def load(values: dict[str, Any]) -> Any:
     """Load the pair that the options name.
 
@@ -357,7 +362,7 @@ def load(values: dict[str, Any]) -> Any:
             target=values["target"],
             profile=values["profile"],
             target_only=_target_only(values),
-            **{name: values[name] for name in _LOAD_NAMES},
+            options=load_options(values),
         )
     if values["verbose"]:
         for placement in engine.placements:

@@ -87,6 +87,10 @@ class DecodeError(ParseLocalError):
     """llama.cpp failed while decoding."""
 
 
+class PeerError(ParseLocalError):
+    """Another program that a benchmark compares with cannot be started or does not answer."""
+
+
 class Cancelled(ParseLocalError):  # noqa: N818 - not an error, a request
     """The caller asked to stop; what was final by then has been kept."""
 

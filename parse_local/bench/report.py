@@ -1,85 +1,107 @@
-"""Tables of finished runs; every figure is a ratio within one run or has an interval."""
+"""Rows → Markdown; every figure is a ratio within one run or has an interval."""
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from parse_local.bench.runner import Run
+from parse_local.bench.summary import PHASES, Row
 
-_N_BOOTSTRAP = 2000
+Column = tuple[str, Callable[[Row], str]]
+"""Heading, and the text of a row."""
 
-
-def wilson(n_right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson score interval of a share (95% by default)."""
-    if n == 0:
-        return 0.0, 1.0
-    p = n_right / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
+_ABSENT = "-"
 
 
-def speed_up(runs: Sequence[Run], base: Sequence[Run]) -> tuple[float, float, float]:
-    """Ratio of tokens per second, with a bootstrap interval over problems (95%).
-
-    Args:
-        runs, base: one run a problem each, in the same order of problems.
-
-    Returns:
-        (ratio, lower, upper).
-    """
-
-    def ratio(chosen: Sequence[int]) -> float:
-        def rate(of: Sequence[Run]) -> float:
-            tokens = sum(of[i].result.usage.completion_tokens for i in chosen)
-            return tokens / sum(of[i].result.timings.total_s for i in chosen)
-
-        return rate(runs) / rate(base)
-
-    n = len(runs)
-    rng = random.Random(0)
-    drawn = sorted(ratio(rng.choices(range(n), k=n)) for _ in range(_N_BOOTSTRAP))
-    return ratio(range(n)), drawn[int(0.025 * _N_BOOTSTRAP)], drawn[int(0.975 * _N_BOOTSTRAP)]
-
-
-def table(runs: Sequence[Run], base: str) -> str:
-    """A Markdown table, one row a system.
-
-    Args:
-        runs: of all systems on the same problems.
-        base: the system that speed-ups compare with.
-    """
-    by_system: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_system[run.system].append(run)
-    for answers in by_system.values():
-        answers.sort(key=lambda r: r.problem)
-    same_text = {r.problem: r.result.text for r in by_system[base]}
-    lines = [
-        "| system | pass@1 (95% interval) | tok/s | speed-up (95% interval) | from the draft "
-        "| text as the base's | prompt / draft / verify / fork / target, share of time "
-        "| first final text, s |",
-        "|---|---|---|---|---|---|---|---|",
+def main_columns() -> list[Column]:
+    """Accuracy and speed: what is asked first."""
+    return [
+        ("strategy", lambda r: r.strategy),
+        ("right", lambda r: f"{r.n_right:g}/{r.n}"),
+        ("accuracy (95%)", lambda r: _interval(r.accuracy)),
+        ("only it / only the target right, p", _against),
+        ("tok/s", lambda r: f"{r.tok_s:.2f}"),
+        ("speed-up (95%)", lambda r: _interval(r.speedup)),
+        ("bound", lambda r: _number(r.bound, "{:.2f}")),
+        ("share of bound", lambda r: _percent(r.share_of_bound)),
+        ("seconds a problem, ratio", lambda r: f"{r.seconds:.2f}, {r.time_ratio:.2f}"),
+        ("first text, s", lambda r: f"{r.ttft_s:.2f}"),
     ]
-    for system, answers in by_system.items():
-        n, right = len(answers), sum(r.correct for r in answers)
-        low, high = wilson(right, n)
-        results = [r.result for r in answers]
-        tokens = sum(r.usage.completion_tokens for r in results)
-        seconds = sum(r.timings.total_s for r in results)
-        ratio, ratio_low, ratio_high = speed_up(answers, by_system[base])
-        share = sum(r.tokens.n_accept for r in results) / max(1, tokens)
-        same = sum(r.result.text == same_text[r.problem] for r in answers)
-        phases = ("prompt_s", "draft_s", "verify_s", "fork_s", "target_s")
-        split = " / ".join(
-            f"{100 * sum(getattr(r.timings, p) for r in results) / seconds:.0f}" for p in phases
-        )
-        first = sorted(r.timings.ttft_s for r in results)[n // 2]
-        lines.append(
-            f"| {system} | {right}/{n} = {right / n:.2f} ({low:.2f}-{high:.2f}) "
-            f"| {tokens / seconds:.1f} | {ratio:.2f} ({ratio_low:.2f}-{ratio_high:.2f}) "
-            f"| {100 * share:.0f}% | {same}/{n} | {split} % | {first:.1f} |"
-        )
-    return "\n".join(lines)
+
+
+def detail_columns(rows: Sequence[Row]) -> list[Column]:
+    """Where time and tokens went; columns that no row has anything for are left out."""
+    columns: list[Column] = [
+        ("strategy", lambda r: r.strategy),
+        ("prompt / draft / verify / fork / target, % of time", _phases),
+        ("accepted", lambda r: _percent(r.accepted)),
+        ("exact", lambda r: _percent(r.accepted_exact)),
+        ("semantic", lambda r: _percent(r.accepted_semantic)),
+        ("rounds", lambda r: f"{r.n_rounds:.1f}"),
+        ("forks", lambda r: f"{r.n_forks:.1f}"),
+        ("proposals that held", lambda r: _percent(r.proposals)),
+        ("tokens", lambda r: f"{r.n_tokens:.0f}"),
+        ("text as the target's", lambda r: f"{r.same_text}"),
+        ("memory, MB", lambda r: _number(r.peak_mb, "{:,.0f}")),
+        ("energy, J", lambda r: _number(r.joules, "{:,.0f}")),
+    ]
+    kept = []
+    for column in columns:
+        if any(column[1](r) != _ABSENT for r in rows):
+            kept.append(column)
+    return kept
+
+
+LEGEND = (
+    "Speed-up is tokens per second, prompt included, against `target`, with a bootstrap interval "
+    "over problems; ratio is the target's seconds per problem divided by the strategy's, which "
+    "differs where answers differ in length. Accuracy has Wilson's interval; p is McNemar's exact "
+    "test. The bound is the speed-up that the measured cost of the strategy's own decodes would "
+    "allow if nothing else took time. Accepted is the share of answer tokens that the draft wrote; "
+    "exact are those of them that the target would have written too, semantic those that other "
+    "evidence kept. Rounds, forks, tokens and energy are of one answer; memory is the most that "
+    "the answering process held, with both models loaded."
+)
+
+
+def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
+    """The whole report.
+
+    Args:
+        rows: of all strategies.
+        about: what was run, on what; printed in this order.
+    """
+    if not rows:
+        return "No problem has been answered by every strategy yet.\n"
+    facts = "".join(f"- {name}: {_cell(value)}\n" for name, value in about.items())
+    tables = "\n".join(_table(c, rows) for c in (main_columns(), detail_columns(rows)))
+    return f"{facts}\n{tables}\n{LEGEND}\n"
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    lines = [[heading for heading, _ in columns], ["---"] * len(columns)]
+    lines += [[_cell(text(r)) for _, text in columns] for r in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _interval(value: tuple[float, float, float]) -> str:
+    return f"{value[0]:.2f} ({value[1]:.2f}-{value[2]:.2f})"
+
+
+def _number(value: float | None, form: str) -> str:
+    return _ABSENT if value is None else form.format(value)
+
+
+def _percent(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:.0f}%"
+
+
+def _against(row: Row) -> str:
+    return _ABSENT if row.p_value is None else f"{row.gained} / {row.lost}, {row.p_value:.2g}"
+
+
+def _phases(row: Row) -> str:
+    return " / ".join(f"{100 * row.phases[p]:.0f}" for p in PHASES) if row.phases else _ABSENT

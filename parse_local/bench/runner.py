@@ -6,41 +6,92 @@ so that a machine that slows down for a while slows all alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
+from parse_local.bench.meters import Energy, PeakMemory
+from parse_local.bench.record import Key, Record
+from parse_local.bench.systems import System
 from parse_local.bench.tasks import Problem
-from parse_local.engine import Engine
-from parse_local.events import Result
-from parse_local.policy import Options
+
+WARM_UP_TOKENS = 8
 
 
-@dataclass(frozen=True)
-class Run:
-    """One answer to one problem."""
+class Stop:
+    """A request to end the run, as by Ctrl-C; what is being answered is dropped."""
 
-    problem: str
-    system: str
-    correct: bool
-    result: Result
+    def __init__(self) -> None:
+        self.pressed = False
+        self._system: System | None = None
+
+    def press(self) -> None:
+        """End soon; from any thread or signal handler."""
+        self.pressed = True
+        if self._system is not None:
+            self._system.cancel()
+
+    def watch(self, system: System | None) -> None:
+        """This one is answering now."""
+        self._system = system
 
 
-def run(engine: Engine, tasks: Sequence[Problem], systems: dict[str, Options]) -> Iterator[Run]:
+def keys(problems: Sequence[Problem], systems: Sequence[System], repeat: int) -> Iterator[Key]:
+    """Every answer of a run in its order."""
+    names = [s.name for s in systems]
+    for r in range(repeat):
+        for i, problem in enumerate(problems):
+            turn = (i + r) % len(names)
+            for name in names[turn:] + names[:turn]:
+                yield Key(r, problem.name, name)
+
+
+def warm_up(systems: Sequence[System], problem: Problem, stop: Stop) -> None:
+    """A short answer of each before the clock: weights come from the disk, threads start."""
+    for system in systems:
+        if not stop.pressed:
+            stop.watch(system)
+            system.answer(problem.messages, WARM_UP_TOKENS)
+    stop.watch(None)
+
+
+def run(
+    systems: Sequence[System],
+    problems: Sequence[Problem],
+    *,
+    repeat: int = 1,
+    max_tokens: int | None = None,
+    done: Collection[Key] = (),
+    stop: Stop | None = None,
+) -> Iterator[Record]:
     """Answer every problem in every way.
 
     Args:
-        engine: a loaded pair.
-        tasks: the problems.
-        systems: options by name.
+        systems: with different names; each empties its caches before it answers.
+        problems: with different names.
+        repeat: times that everything is answered.
+        max_tokens: of each answer; None for what the problem says.
+        done: answers that are there already.
+        stop: ends the run early.
 
     Yields:
-        One `Run` an answer, as it is finished. Both caches are emptied before
-        each, so that nobody profits from the prompt of the one before.
+        One record an answer, as it is finished and checked.
     """
-    names = list(systems)
-    for i, task in enumerate(tasks):
-        turn = i % len(names)
-        for name in names[turn:] + names[:turn]:
-            engine.forget()
-            result = engine.generate(task.messages, systems[name])
-            yield Run(task.name, name, task.check(result.text), result)
+    stop = stop or Stop()
+    by_name = {s.name: s for s in systems}
+    problem_of = {p.name: p for p in problems}
+    memory, energy = PeakMemory(), Energy()
+    for key in keys(problems, systems, repeat):
+        if key in done:
+            continue
+        if stop.pressed:
+            return
+        system, problem = by_name[key.strategy], problem_of[key.problem]
+        stop.watch(system)
+        memory.start(system.pid)
+        energy.start()
+        answered = system.answer(problem.messages, max_tokens or problem.max_tokens)
+        usage = {"peak_bytes": memory.stop(), "joules": energy.stop()}
+        stop.watch(None)
+        if stop.pressed:
+            return
+        correct = problem.check(answered.result.text)
+        yield Record.of(key, answered, correct=correct, **usage)

@@ -62,7 +62,7 @@ def interruptible(engine: Cancellable, events: Iterator[T]) -> Generator[T, None
 
     worker = threading.Thread(target=work, name="parse-local answer", daemon=True)
     ended = False
-    with _on_interrupt(engine.cancel) as pressed:
+    with on_interrupt(engine.cancel) as pressed:
         worker.start()
         try:
             while True:
@@ -87,7 +87,7 @@ def interruptible(engine: Cancellable, events: Iterator[T]) -> Generator[T, None
 
 
 @contextmanager
-def _on_interrupt(action: Callable[[], None]) -> Iterator[list[int]]:
+def on_interrupt(action: Callable[[], None]) -> Iterator[list[int]]:
     """Let Ctrl-C call `action` instead of raising KeyboardInterrupt; yields the presses."""
     pressed: list[int] = []  # a lock in a signal handler could wait for itself
     previous = signal.getsignal(signal.SIGINT)

@@ -1,0 +1,101 @@
+"""The directory of a run: its settings, its answers as they come, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parse_local.bench.record import Record
+from parse_local.bench.summary import Row
+from parse_local.errors import UsageError
+
+
+class RunDirectory:
+    """A directory that a run is written to, and taken up again from.
+
+    Args:
+        path: made where it does not exist.
+        settings: what has to be the same for the answers to belong together; plain JSON.
+
+    Raises:
+        UsageError: the directory holds a run with other settings, or something else.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        """Answers that are there, in the order of the file."""
+        path.mkdir(parents=True, exist_ok=True)
+        self._answers = path / "answers.jsonl"
+        run = path / "run.json"
+        if run.exists():
+            self._require_same(run, settings)
+            self.records = self._read()
+        elif any(path.iterdir()):
+            raise UsageError(f"{path} is not empty and holds no run; give --out another directory.")
+        else:
+            self.update(settings=settings)
+
+    def _require_same(self, run: Path, settings: Mapping[str, Any]) -> None:
+        try:
+            found = json.loads(run.read_text(encoding="utf-8"))["settings"]
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(
+                f"{run} cannot be read; give --out another directory, or remove this one."
+            ) from None
+        here = json.loads(json.dumps(settings))
+        for name in [*here, *found]:
+            if here.get(name) != found.get(name):
+                raise UsageError(
+                    f"{self.path} holds a run with other settings ({name}: {found.get(name)!r} "
+                    f"there, {here.get(name)!r} now); give the same, or --out another directory."
+                )
+
+    def _read(self) -> list[Record]:
+        if not self._answers.exists():
+            return []
+        data = self._answers.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:  # interrupted while it was written: that answer is made again
+            with self._answers.open("r+b") as file:
+                file.truncate(len(whole))
+        try:
+            return [Record.from_json(json.loads(line)) for line in whole.splitlines()]
+        except (ValueError, TypeError, KeyError):
+            raise UsageError(
+                f"{self._answers} holds a line that is no answer; remove that line, or give "
+                "--out another directory."
+            ) from None
+
+    def add(self, record: Record) -> None:
+        """Append an answer; it is on the disk when this returns."""
+        line = json.dumps(record.to_json(), ensure_ascii=False)
+        with self._answers.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        self.records.append(record)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file beside the answers, all of it or nothing."""
+        target = self.path / name
+        target.parent.mkdir(exist_ok=True)
+        part = target.with_name(target.name + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+
+    def write_summary(self, rows: Sequence[Row]) -> None:
+        """summary.json: one object a strategy."""
+        found = {row.strategy: row.to_json() for row in rows}
+        self.write("summary.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+    def read(self, name: str) -> Any:
+        """What run.json says under a name; None where it says nothing."""
+        run = self.path / "run.json"
+        return json.loads(run.read_text(encoding="utf-8")).get(name) if run.exists() else None
+
+    def update(self, **facts: Any) -> None:
+        """Keep further facts in run.json."""
+        run = self.path / "run.json"
+        kept = json.loads(run.read_text(encoding="utf-8")) if run.exists() else {}
+        self.write("run.json", json.dumps({**kept, **facts}, indent=2) + "\n")
