@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
-from parse_local.policy import Policy
+from parse_local.policy import ConfidenceBy, Policy
 
 
 def accepts(boundary: Boundary, policy: Policy) -> bool:
@@ -18,6 +18,8 @@ def accepts(boundary: Boundary, policy: Policy) -> bool:
 
     A boundary without the verdict that the mode looks at never does.
     """
+    if boundary.score is not None:
+        return boundary.score >= policy.min_score
     if policy.accept == "fused":
         fusion = policy.profile.fusion
         return fusion is not None and fusion.accepts(boundary.terms, complete=boundary.complete)
@@ -48,14 +50,62 @@ def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy
         if boundary.complete and accepts(boundary, policy):
             return boundary.n_tokens
     kept = 0
+    passed = True
     for boundary in boundaries:
         if boundary.complete:
             continue
-        if accepts(boundary, policy):
+        # A stretch that the draft was sure of says nothing about what precedes it.
+        passed = passed if boundary.confidence is not None else accepts(boundary, policy)
+        if passed:
             kept = boundary.n_tokens
         elif policy.rule == "first-failure" and boundary.n_tokens > n_exact:
             break
     return max(n_exact, kept)
+
+
+def confidence(logprobs: Sequence[float], *, by: ConfidenceBy = "mean") -> float:
+    """How sure a model was of tokens that it wrote: a probability.
+
+    Args:
+        logprobs: of the tokens under that model (nats).
+        by: "mean" takes their geometric mean, "min" the least likely one.
+
+    Returns:
+        0 to 1; 0 for no tokens, of which nothing is known.
+    """
+    if not len(logprobs):
+        return 0.0
+    return float(np.exp(np.mean(logprobs) if by == "mean" else np.min(logprobs)))
+
+
+def sure_stretches(
+    cuts: Sequence[int],
+    logprobs: Sequence[float],
+    *,
+    start: int,
+    least: float,
+    by: ConfidenceBy = "mean",
+) -> dict[int, float]:
+    """Where evidence is not worth buying: cuts behind a stretch that the draft was sure of.
+
+    Args:
+        cuts: prefix lengths in tokens, ascending, all beyond `start`.
+        logprobs: of the draft's tokens under its own model (nats).
+        start: where the first stretch begins.
+        least: confidence (see `confidence`) that a stretch has to exceed.
+        by: as `confidence`.
+
+    Returns:
+        The confidence of each such cut's stretch, which begins at the cut before.
+
+    Source: the idea of ConfSpec (arXiv 2602.18447), with the tokens' own probabilities.
+    """
+    sure = {}
+    for begin, end in zip([start, *cuts], cuts, strict=False):
+        found = confidence(logprobs[begin:end], by=by)
+        if found > least:
+            sure[end] = found
+    return sure
 
 
 def loose_length(

@@ -112,6 +112,11 @@ class Answer:
         return self.max_tokens - len(self.tokens)
 
     @property
+    def text(self) -> str:
+        """All tokens as text, what is held back too, without an unfinished character."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(self.data)
+
+    @property
     def age(self) -> float:
         """Seconds since the call began."""
         return time.perf_counter() - self.started

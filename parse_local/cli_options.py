@@ -16,6 +16,7 @@ from parse_local.policy import (
     MAX_FORKS,
     MAX_SPEC,
     MAX_THREADS,
+    STRATEGIES,
     AcceptMode,
     AcceptRule,
     AfterReject,
@@ -23,6 +24,7 @@ from parse_local.policy import (
     KVType,
     LoadOptions,
     Options,
+    Question,
     Spec,
     Strategy,
 )
@@ -240,17 +242,35 @@ def answer_options(command: Command) -> Command:
                 type=click.Choice(get_args(Strategy)),
                 default=_ANSWER.strategy,
                 show_default=True,
-                help="parse: draft, verify, continue; fly: the same with --accept loose as its "
-                "paper has it; speculative: the target with token-level speculation; or one of the "
-                "models alone.",
+                help="; ".join(f"{name}: {text}" for name, text in STRATEGIES.items()) + ".",
             ),
             accept_options,
+            click.option(
+                "--question",
+                type=click.Choice(get_args(Question)),
+                help="With specreason and confspec: ask for a mark from 0 to 9, or for P(Correct). "
+                " [default: score with specreason, else correct]",
+            ),
+            click.option(
+                "--min-score",
+                type=click.FloatRange(0, 10),
+                default=_ANSWER.min_score,
+                show_default=True,
+                help="Mark that accepts a segment.",
+            ),
+            click.option(
+                "--min-confidence",
+                type=click.FloatRange(0, 1),
+                metavar="P",
+                help="Probability of the draft's own tokens above which they need no verdict.  "
+                "[default: 0.9 with confspec, else every place is judged]",
+            ),
             click.option(
                 "--window",
                 type=click.IntRange(min=0),
                 metavar="N",
-                help="Tokens drafted before each verification, 0 for the whole answer.  "
-                "[default: 16 with --accept exact or loose, else 0]",
+                help="Tokens drafted before each verification, 0 for the whole answer; most tokens "
+                "of a segment.  [default: 16 with --accept exact or loose, else 0]",
             ),
             click.option(
                 "--after-reject",

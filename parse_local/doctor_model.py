@@ -86,12 +86,12 @@ def _describe(model: Model, report: ModelReport) -> None:
             "There is no chat template in the file, so ChatML is used: probably a base model, "
             "which completes text rather than answers."
         )
+    options = LoadOptions()
     suffix = 0
     try:
-        suffix = judge_cells(model, Profile())
+        suffix = judge_cells(model, Profile(), options.max_forks)
     except (JudgeError, TemplateError) as error:
         report.notes.append(f"It cannot be asked for verdicts: {error}")
-    options = LoadOptions()
     room = room_for(model, options, suffix)
     report.memory = _memory(model.memory_kind, room)
     report.roles = {"target": True, "draft": True, "judge": suffix > 0}

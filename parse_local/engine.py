@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from parse_local.answer import Answer
+from parse_local.answer import Answer, TextStream
 from parse_local.chat_template import Message
 from parse_local.costs import PairCosts
-from parse_local.drafting import Draft, Drafter
+from parse_local.drafting import Draft, Drafter, Stop
 from parse_local.errors import Cancelled, ContextLengthError, UsageError
 from parse_local.events import (
     Accepted,
@@ -37,9 +37,10 @@ from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
-from parse_local.policy import Options, Policy, resolve
+from parse_local.policy import Options, Policy, Question, resolve
 from parse_local.profile import Profile
 from parse_local.speculation import Speculation
+from parse_local.turns import make_turns
 from parse_local.verifier import Verifier
 from parse_local.writer import Writer
 
@@ -150,13 +151,13 @@ class Engine:
         )
         meter = _Meter(self)
         try:
-            if options.strategy in ("parse", "fly"):
-                yield from self._parse(answer, messages, options, policy)
-            elif options.strategy == "speculative":
+            if options.strategy == "speculative":
                 yield from self._write(answer, _sampler(writer, options), self._speculates())
-            else:
+            elif options.strategy in ("target", "draft"):
                 plain = Speculation(writer.context)
                 yield from self._write(answer, _sampler(writer, options), plain)
+            else:
+                yield from self._parse(answer, messages, options, policy)
         except Cancelled:
             answer.finish_reason = "cancelled"
         yield from answer.close("stop")
@@ -168,7 +169,7 @@ class Engine:
         self, answer: Answer, messages: Sequence[Message], options: Options, policy: Policy
     ) -> Iterator[Event]:
         draft_writer = self._require_draft()
-        judge = self._judge(messages) if policy.asks_verdicts else None
+        judge = self._judge(messages, policy.question) if policy.asks_verdicts else None
         sampler = _sampler(self.target, options)
         speculation = self.speculation or Speculation(self.target.context)
         try:
@@ -183,29 +184,42 @@ class Engine:
             shared_vocabulary=self.shared_vocabulary,
             sampler=_sampler(draft_writer, options, stream=1),
             prompt=draft_prompt,
+            logprobs=policy.min_confidence is not None,
         )
+        turns = make_turns(policy)
         budget = int(policy.draft_budget * answer.max_tokens)
         while not answer.done:
             limit = min(policy.window or answer.n_left, answer.n_left, budget - answer.n_drafted)
-            draft = yield from drafter.write(answer, limit=limit)
+            stop = turns.draft_stop(answer)
+            draft = yield from drafter.write(answer, limit=limit, stop=stop)
             if draft is None:  # no budget or no room left: the target finishes
                 yield from self._write(answer, sampler, speculation)
                 return
-            if not answer.rounds:
-                with answer.timed("prompt_s"):
-                    self.target.context.prefill(answer.prompt)
-            with answer.timed("verify_s"):
-                verified, evidence = verifier.verify(answer.sequence, draft)
-            yield from self._accept(answer, draft, verified)
-            n = verified.n_accept
-            if verified.whole:
+            found = turns.settle(draft)
+            own: list[int] = []
+            if found is None:
+                found, own = self._verify(answer, draft, verifier)
+            yield from self._accept(answer, draft, found)
+            if found.whole:
                 return
-            yield from self._append(answer, self.target.model, [evidence.next_token[n]])
-            rejected = n < len(draft.tokens) or draft.complete
-            n_more: int | None = policy.min_progress - n - 1 if rejected else 0
-            if rejected and policy.after_reject == "target":
-                n_more = None
-            yield from self._write(answer, sampler, speculation, n_more, draft.tokens[n:])
+            yield from self._append(answer, self.target.model, own)
+            tail = draft.tokens[found.n_accept :]
+            if not own:  # nothing has replaced its first token yet
+                tail = [answer.sequence[-1], *tail]
+            for stretch in turns.target_writes(answer, draft, found):
+                yield from self._write(
+                    answer, sampler, speculation, stretch.n_tokens, tail, stretch.stop
+                )
+                tail = []
+
+    def _verify(self, answer: Answer, draft: Draft, verifier: Verifier) -> tuple[Round, list[int]]:
+        # The round, and the target's own next token behind what is kept, where it was read.
+        if self.target.context.n_reused is None:  # it has not read the prompt yet
+            with answer.timed("prompt_s"):
+                self.target.context.prefill(answer.prompt)
+        with answer.timed("verify_s"):
+            found, evidence = verifier.verify(answer.sequence, draft)
+        return found, [evidence.next_token[found.n_accept]] if evidence else []
 
     def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
         answer.rounds.append(verified)
@@ -225,8 +239,9 @@ class Engine:
         speculation: Speculation,
         n: int | None = None,
         tail: Sequence[int] = (),
+        stop: Stop | None = None,
     ) -> Iterator[Text]:
-        """One model writes: at least `n` tokens, or to the end of the answer.
+        """One model writes: at least `n` tokens, or up to where `stop` says, or to the end.
 
         Goes on to the end of a character that another vocabulary could not be shown half of.
         A rejected `tail` of a draft, its first token already replaced, is what it proposes first.
@@ -239,16 +254,27 @@ class Engine:
         with answer.timed(phase if answer.tokens else "prompt_s"):
             context.prefill(answer.sequence)
             speculation.begin(answer.sequence, tail)
+        shown = TextStream()
+        stopped = False
         while not answer.done and (
-            n is None or n > 0 or (answer.stream.in_character and not self.shared_vocabulary)
+            not (stopped or (n is not None and n <= 0))
+            or (answer.stream.in_character and not self.shared_vocabulary)
         ):
             with answer.timed(phase):
                 tokens = speculation.step(answer.sequence, sampler, answer.n_left)
+            if stop is not None and not stopped:
+                pieces = [context.model.piece(t) for t in tokens if not context.model.is_eog(t)]
+                for i, piece in enumerate(pieces):
+                    if stop.push(shown.push(piece)):
+                        stopped = True
+                        if self.shared_vocabulary or not shown.in_character:
+                            tokens = tokens[: i + 1]  # the rest is decoded and forgotten
+                        break
             yield from self._append(answer, context.model, tokens)
             n = None if n is None else n - len(tokens)
 
     def _append(self, answer: Answer, model: Model, tokens: Sequence[int]) -> Iterator[Text]:
-        if answer.done:
+        if answer.done or not tokens:
             return
         ended = model.is_eog(tokens[-1])
         tokens = tokens[:-1] if ended else tokens
@@ -313,8 +339,10 @@ class Engine:
             )
         return self.speculation
 
-    def _judge(self, messages: Sequence[Message]) -> Judge:
-        return make_judge(self.target.model, self.target.template, messages, self.profile.wording)
+    def _judge(self, messages: Sequence[Message], question: Question = "correct") -> Judge:
+        target, wording = self.target, self.profile.wording
+        score = question == "score"
+        return make_judge(target.model, target.template, messages, wording, score=score)
 
     def _require_draft(self) -> Writer:
         if self.draft is None:

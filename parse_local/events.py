@@ -37,10 +37,13 @@ class Boundary:
         n_tokens: draft tokens, in the target's vocabulary, before the cut.
         n_chars: characters of the draft's text before the cut.
         p_correct: P(Correct) over the two labels; None where it was not asked.
-        label_mass: probability of both labels together; None where not asked.
+        label_mass: probability of all labels together; None where not asked.
         complete: the boundary is the end of a finished answer (full question).
         terms: all evidence about the tokens before the cut, by the names of
             `calibration.features.TERMS`; what was not measured is left out.
+        score: the target's mark from 0 to 9; None where P(Correct) was asked for.
+        confidence: how sure the draft was of the tokens since the boundary before (see
+            `accept.confidence`), where that alone decided; None where the target was asked.
     """
 
     n_tokens: int
@@ -49,6 +52,8 @@ class Boundary:
     label_mass: float | None = None
     complete: bool = False
     terms: Mapping[str, float] = field(default_factory=dict, hash=False)
+    score: float | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,14 @@ class Round:
 
     Args:
         n_draft: tokens verified, in the target's vocabulary.
-        n_exact: of these, how many from the start are the target's own choice.
+        n_exact: of these, how many from the start are the target's own choice; 0 where its
+            rows were not read.
         n_accept: how many were kept.
         boundaries: the places judged, in order.
-        whole: the draft was a finished answer and its verdict accepted all of it.
+        whole: the draft was a finished answer and all of it was accepted.
         n_exact_chars: characters of the draft's text in its first `n_exact` tokens.
+        confidence: how sure the draft was of all its tokens (see `accept.confidence`), where
+            it was kept for that; None otherwise.
     """
 
     n_draft: int
@@ -70,6 +78,7 @@ class Round:
     boundaries: tuple[Boundary, ...] = ()
     whole: bool = False
     n_exact_chars: int = 0
+    confidence: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """One of the `rounds` that `parse-local run --json` prints."""

@@ -1,4 +1,4 @@
-"""The judge: question → suffix tokens and label tokens → P(Correct)."""
+"""The judge: question → suffix tokens and label tokens → P(Correct), or a mark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import numpy.typing as npt
 
 from parse_local.chat_template import ChatTemplate, Message
 from parse_local.errors import JudgeError
+from parse_local.policy import ScoreBy
 from parse_local.profile import JudgeWording
+
+DIGITS = tuple("0123456789")
 
 
 class Tokenizer(Protocol):
@@ -28,19 +31,21 @@ class Question:
 
     Args:
         suffix: tokens from the end of the answer to where the reply begins.
-        labels: first token of the reply "correct" and of the reply "incorrect".
+        labels: first token of each reply that is looked at: "correct" and "incorrect", or
+            the digits from 0 to 9.
     """
 
     suffix: tuple[int, ...]
-    labels: tuple[int, int]
+    labels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Both questions of a pair: for a finished answer and for an unfinished one."""
+    """The questions of a pair: for a finished answer, for an unfinished one, and for a mark."""
 
     full: Question
     prefix: Question
+    score: Question | None = None
 
 
 def make_question(
@@ -48,15 +53,25 @@ def make_question(
     template: ChatTemplate,
     messages: Sequence[Message],
     question: str,
-    labels: tuple[str, str],
+    labels: Sequence[str],
+    *,
+    lead: str = "",
 ) -> Question:
     """Derive suffix and label tokens for one question.
 
     The labels are tokenised behind the suffix, because many tokenisers
     spell a word differently at the start of a text.
 
+    Args:
+        tokenizer: of the model that is asked.
+        template: its chat template.
+        messages: the conversation.
+        question: the next user turn.
+        labels: replies to tell apart, two or more.
+        lead: how the reply begins before the label.
+
     Raises:
-        JudgeError: both labels begin with the same token, so one token cannot tell them
+        JudgeError: two labels begin with the same token, so one token cannot tell them
             apart; or the question is blank.
         TemplateError: the template cannot render the question.
     """
@@ -65,7 +80,7 @@ def make_question(
             "The verdict question is blank; write one into the profile's [wording], "
             "or use --accept exact."
         )
-    text = template.suffix(messages, question)
+    text = template.suffix(messages, question) + lead
     suffix = tokenizer.tokenize(text, special=True)
     spelled = [tokenizer.tokenize(text + label, special=True) for label in labels]
     # A label may merge with the suffix's last character; ask from the part
@@ -78,11 +93,27 @@ def make_question(
     # merges with it, begins with a token that stands before either.
     shared = len(set(first)) < len(labels) or (n < len(suffix) and suffix[n] in first)
     if n == 0 or shared:
+        named = " and ".join(repr(label) for label in (labels[0], labels[-1]))
+        which = f"The labels {named}" if len(labels) == 2 else f"Two labels between {named}"
         raise JudgeError(
-            f"The labels {labels[0]!r} and {labels[1]!r} begin with the same token for this model; "
+            f"{which} begin with the same token for this model; "
             "choose others in the profile's [wording], or use --accept exact."
         )
-    return Question(tuple(suffix[:n]), (first[0], first[1]))
+    return Question(tuple(suffix[:n]), tuple(first))
+
+
+def make_score_question(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    wording: JudgeWording,
+) -> Question:
+    """The question for a mark, whose labels are the digits; raises as `make_question`.
+
+    Source: SpecReason (arXiv 2504.07891), which begins the reply too.
+    """
+    question = wording.question_score
+    return make_question(tokenizer, template, messages, question, DIGITS, lead="Score: ")
 
 
 def make_judge(
@@ -90,10 +121,21 @@ def make_judge(
     template: ChatTemplate,
     messages: Sequence[Message],
     wording: JudgeWording,
+    *,
+    score: bool = False,
 ) -> Judge:
-    """The questions of a pair's profile for one conversation; raises as `make_question`."""
+    """The questions of a pair's profile for one conversation; raises as `make_question`.
+
+    Args:
+        tokenizer: of the model that is asked.
+        template: its chat template.
+        messages: the conversation.
+        wording: of the pair's profile.
+        score: also the one for a mark.
+    """
     labels = (wording.label_correct, wording.label_incorrect)
     return Judge(
+        score=make_score_question(tokenizer, template, messages, wording) if score else None,
         full=make_question(tokenizer, template, messages, wording.question_full, labels),
         prefix=make_question(tokenizer, template, messages, wording.question_prefix, labels),
     )
@@ -114,3 +156,26 @@ def verdicts(
     logprobs = np.maximum(label_logprobs.astype(np.float64), -1e4)
     difference = np.clip(logprobs[:, 1] - logprobs[:, 0], -700, 700)
     return 1 / (1 + np.exp(difference)), np.exp(logprobs).sum(axis=1)
+
+
+def marks(
+    label_logprobs: npt.NDArray[np.float32], *, by: ScoreBy
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The mark of each reply, and the mass of all digits.
+
+    Args:
+        label_logprobs: log-probabilities (nats) of the digits, shape (n, 10), 0 first.
+        by: "greedy" takes the likeliest digit, the lowest of several; "mean" the mean of
+            their distribution.
+
+    Returns:
+        (mark, label_mass), each of shape (n,); marks from 0 to 9, NaN for a row without a
+        distribution.
+
+    Source: SpecReason (arXiv 2504.07891); both ways are in its published code.
+    """
+    logprobs = np.maximum(label_logprobs.astype(np.float64), -1e4)
+    weights = np.exp(logprobs - logprobs.max(axis=1, keepdims=True))
+    mean = weights @ np.arange(weights.shape[1]) / weights.sum(axis=1)
+    found = np.where(np.isnan(mean), np.nan, weights.argmax(axis=1)) if by == "greedy" else mean
+    return found, np.exp(logprobs).sum(axis=1)

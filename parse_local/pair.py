@@ -213,7 +213,7 @@ def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -
         try:
             suffix = 0
             if role == "target":
-                suffix = _suffix_cells(headers, profile)
+                suffix = _suffix_cells(headers, profile, options)
                 spec = speculation_setup.plan(
                     options.spec, headers, spec_path=spec_path, draft_path=paths.get("draft")
                 )
@@ -256,9 +256,9 @@ def _head_need(target: Model, options: LoadOptions) -> memory.Need:
     return replace(whole, weights=0, kv_cache=whole.kv_cache // max(1, target.n_layer), n_layer=1)
 
 
-def _suffix_cells(model: Model, profile: Profile) -> int:
+def _suffix_cells(model: Model, profile: Profile, options: LoadOptions) -> int:
     # A model that cannot be asked gets no room for forks; asking it later says why.
     try:
-        return judge_cells(model, profile)
+        return judge_cells(model, profile, options.max_forks)
     except (JudgeError, TemplateError):
         return 0

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 from parse_local.errors import UsageError
 from parse_local.profile import Profile
+from parse_local.segments import Cues
 
-Strategy = Literal["parse", "target", "draft", "speculative", "fly"]
+Strategy = Literal[
+    "parse",
+    "speculative",
+    "fly",
+    "confspec",
+    "specreason",
+    "speculative-thinking",
+    "target",
+    "draft",
+]
 AcceptMode = Literal["exact", "loose", "semantic", "fused"]
 AcceptRule = Literal["first-failure", "longest"]
 AfterReject = Literal["target", "redraft"]
+Question = Literal["correct", "score"]
+ScoreBy = Literal["greedy", "mean"]
+ConfidenceBy = Literal["mean", "min"]
+Turns = Literal["windows", "segments", "takeovers"]
 KVType = Literal["f16", "q8_0", "q4_0", "f32"]
 FlashAttention = Literal["auto", "on", "off"]
 Spec = Literal["none", "draft", "ngram", "eagle3", "mtp", "auto"]
+
+STRATEGIES: dict[Strategy, str] = {
+    "parse": "the draft writes, the target verifies all prefixes at once and continues",
+    "speculative": "the target with token-level speculation, lossless",
+    "fly": "the draft writes; other words pass where the target is undecided",
+    "confspec": "segment by segment; the target judges those of which the draft is unsure",
+    "specreason": "segment by segment; the target gives each a mark from 0 to 9",
+    "speculative-thinking": "the draft writes; the target takes over where it hesitates",
+    "target": "the target alone, token by token",
+    "draft": "the draft alone",
+}
+"""Every strategy with what it does."""
 
 DEFAULT_PAIR = "qwen2.5-coder-1.5b"
 
@@ -110,9 +136,7 @@ class Options:
     """How one answer is made. None means: the default of the acceptance mode.
 
     Args:
-        strategy: "parse" (draft, verify, accept), "speculative" (the target with token-level
-            speculation alone), "fly" (`accept="loose"` with its paper's settings), "target" or
-            "draft" alone, token by token.
+        strategy: a name in `STRATEGIES`; docs/strategies.md has them with their papers.
         accept: what makes a draft's prefix acceptable. "exact" keeps what the
             target would have written itself (lossless); "loose" also lets a differing token
             pass where the target is undecided and then agrees again (FLy; greedy only);
@@ -120,7 +144,9 @@ class Options:
             its verdict calls correct (PARSE, section 3); "fused" combines the verdict with the
             likelihood. None: "fused" where the pair has a calibrated profile, else "exact".
         window: tokens drafted before each verification; 0 is the whole answer.
-            None: 16 for "exact" and "loose" (15 for "fly"), the whole answer otherwise.
+            None: 16 for "exact" and "loose" (15 for "fly"), the whole answer otherwise. With
+            "confspec" and "specreason" most tokens of a segment (None: 512), with
+            "speculative-thinking" of an opening that is searched for cues (None: 20).
         after_reject: who goes on after a rejected tail: "target" writes the rest
             (the paper), "redraft" drafts again. None: "redraft" for "exact" and "loose",
             "target" otherwise.
@@ -131,6 +157,16 @@ class Options:
         loose_entropy: entropy (nats) of the target from which on a differing token may pass.
             None: 0.8, with "fly" 0.3.
         loose_window: tokens behind it that have to be the target's own choice. None: 6.
+        question: what "specreason" and "confspec" ask of a segment: "score" a mark from 0 to 9,
+            "correct" whether it is correct. None: "score" for "specreason", else "correct".
+        min_score: mark that accepts a segment.
+        score_by: the mark is the likeliest digit ("greedy", the paper) or their mean.
+        min_confidence: probability of the draft's own tokens above which they need no verdict:
+            whole segments with "confspec" (None: 0.9), stretches between two boundaries with
+            "parse" (None: every boundary is judged).
+        confidence_by: that probability is the geometric "mean" of a stretch or its "min"imum.
+        takeover: tokens that the target writes at a cue with "speculative-thinking".
+        cues: the words that it looks for.
         min_progress: tokens that every redraft round adds at least, the
             target writing what the draft could not.
         draft_budget: most tokens drafted in one answer, as a multiple of max_tokens.
@@ -153,6 +189,13 @@ class Options:
     tau_prefix: float | None = None
     loose_entropy: float | None = None
     loose_window: int | None = None
+    question: Question | None = None
+    min_score: float = 7.0
+    score_by: ScoreBy = "greedy"
+    min_confidence: float | None = None
+    confidence_by: ConfidenceBy = "mean"
+    takeover: int = 20
+    cues: Cues = field(default_factory=Cues)
     min_progress: int = 4
     draft_budget: float = 2.0
     delta: int = 32
@@ -177,6 +220,9 @@ class Options:
                 "accept": (None, *get_args(AcceptMode)),
                 "after_reject": (None, *get_args(AfterReject)),
                 "rule": get_args(AcceptRule),
+                "question": (None, *get_args(Question)),
+                "score_by": get_args(ScoreBy),
+                "confidence_by": get_args(ConfidenceBy),
             },
         )
         _check_ranges(
@@ -187,6 +233,9 @@ class Options:
                 "tau_prefix": (0, 1),
                 "loose_entropy": (0, None),
                 "loose_window": (0, None),
+                "min_score": (0, 10),
+                "min_confidence": (0, 1),
+                "takeover": (1, None),
                 "min_progress": (1, None),
                 "draft_budget": (0, None),
                 "delta": (1, None),
@@ -204,9 +253,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Options with every None replaced by what the mode and the profile say."""
+    """Options with every None replaced by what strategy, mode and profile say.
 
-    accept: AcceptMode
+    `turns` says how drafts are cut up: "windows" of a fixed length, "segments" between blank
+    lines, or "takeovers", of which none is judged (`accept` is None then).
+    """
+
+    turns: Turns
+    accept: AcceptMode | None
     window: int
     after_reject: AfterReject
     rule: AcceptRule
@@ -214,6 +268,13 @@ class Policy:
     tau_prefix: float
     loose_entropy: float
     loose_window: int
+    question: Question
+    min_score: float
+    score_by: ScoreBy
+    min_confidence: float | None
+    confidence_by: ConfidenceBy
+    takeover: int
+    cues: Cues
     min_progress: int
     draft_budget: float
     delta: int
@@ -227,7 +288,7 @@ class Policy:
 
     @property
     def asks_verdicts(self) -> bool:
-        """Whether acceptance looks at P(Correct) at all; a profile may give it no weight."""
+        """Whether acceptance looks at verdicts at all; a profile may give them no weight."""
         fusion = self.profile.fusion
         fused = self.accept == "fused" and fusion is not None and fusion.needs_verdict
         return fused or self.accept == "semantic"
@@ -255,6 +316,15 @@ class Policy:
         return self.accept == "fused" and fusion is not None and fusion.needs_earlier
 
 
+_FIXED: dict[str, tuple[Turns, AcceptMode | None]] = {
+    "fly": ("windows", "loose"),
+    "confspec": ("segments", "semantic"),
+    "specreason": ("segments", "semantic"),
+    "speculative-thinking": ("takeovers", None),
+}
+# Strategies that are an acceptance mode of their own.
+
+
 def resolve(options: Options, profile: Profile) -> Policy:
     """Fill in the defaults of the strategy, of the acceptance mode and of the pair's profile.
 
@@ -262,14 +332,10 @@ def resolve(options: Options, profile: Profile) -> Policy:
         UsageError: "fused" was asked for and the profile holds no fusion weights; "loose"
             with a temperature; or a strategy with what contradicts it.
     """
-    fly = options.strategy == "fly"
-    if fly and options.accept not in (None, "loose"):
-        raise UsageError(
-            f"--strategy fly accepts loosely, not by --accept {options.accept}; leave one of them "
-            "out."
-        )
-    accept = options.accept or ("fused" if profile.calibrated else "exact")
-    accept = "loose" if fly else accept
+    strategy = options.strategy
+    mode: AcceptMode = options.accept or ("fused" if profile.calibrated else "exact")
+    turns, accept = _FIXED.get(strategy, ("windows", mode))
+    _check_fits(options, turns, accept)
     if accept == "fused" and profile.fusion is None:
         raise UsageError(
             "--accept fused needs a profile with fusion weights for this pair; "
@@ -280,23 +346,49 @@ def resolve(options: Options, profile: Profile) -> Policy:
             "Loose acceptance compares a draft with the target's greedy choice; "
             "use --temperature 0, or --accept exact."
         )
+    fly = strategy == "fly"
     by_token = accept in ("exact", "loose")
-    window = (15 if fly else 16) if by_token else 0
+    windows = {"fly": 15, "confspec": 512, "specreason": 512, "speculative-thinking": 20}
     return Policy(
+        turns=turns,
         accept=accept,
-        window=_given(options.window, window),
+        window=_given(options.window, windows.get(strategy, 16 if by_token else 0)),
         after_reject=options.after_reject or ("redraft" if by_token else "target"),
         rule=options.rule,
         tau_full=_given(options.tau_full, profile.tau_full),
         tau_prefix=_given(options.tau_prefix, profile.tau_prefix),
         loose_entropy=_given(options.loose_entropy, 0.3 if fly else 0.8),
         loose_window=_given(options.loose_window, 6),
+        question=options.question or ("score" if strategy == "specreason" else "correct"),
+        min_score=options.min_score,
+        score_by=options.score_by,
+        min_confidence=_given(options.min_confidence, 0.9 if strategy == "confspec" else None),
+        confidence_by=options.confidence_by,
+        takeover=options.takeover,
+        cues=options.cues,
         min_progress=1 if fly else options.min_progress,
         draft_budget=options.draft_budget,
         delta=options.delta,
         max_forks=options.max_forks,
         profile=profile,
     )
+
+
+def _check_fits(options: Options, turns: Turns, accept: AcceptMode | None) -> None:
+    if options.strategy in _FIXED and options.accept not in (None, accept):
+        raise UsageError(
+            f"--strategy {options.strategy} has a way of accepting of its own; leave out "
+            f"--accept {options.accept}, or use --strategy parse."
+        )
+    if turns != "windows" and options.after_reject is not None:
+        raise UsageError(
+            f"--strategy {options.strategy} says itself who goes on after a rejection; leave out "
+            "--after-reject, or use --strategy parse."
+        )
+    if turns == "windows" and options.question == "score":
+        raise UsageError(
+            "Marks are given to segments; --question score needs --strategy specreason or confspec."
+        )
 
 
 _Value = TypeVar("_Value")

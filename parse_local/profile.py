@@ -37,6 +37,11 @@ class JudgeWording:
     )
     label_correct: str = "Correct"
     label_incorrect: str = "Incorrect"
+    question_score: str = (
+        "Look at the last paragraph of the answer above only. Are its facts right, and does it "
+        "follow from what comes before? Style and usefulness do not count. Give it a mark: one "
+        "digit from 0 (wrong) to 9 (right)."
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from parse_local import memory
-from parse_local.judge import make_judge
+from parse_local.errors import JudgeError
+from parse_local.judge import make_judge, make_score_question
 from parse_local.llama.checkpoints import STRIDE
 from parse_local.llama.context import N_UBATCH, max_rows
 from parse_local.llama.context_params import KV_BYTES
@@ -55,17 +56,29 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
     return Room(replace(need, states=size.state * sequences.total), sequences, n_fork_cells)
 
 
-def judge_cells(model: Model, profile: Profile) -> int:
-    """Cells that the verdict question takes in one fork.
+def judge_cells(model: Model, profile: Profile, max_forks: int) -> int:
+    """Cells that one fork's share of a judge batch takes.
 
-    It depends on the template alone, so that one made-up turn shows its length.
+    The questions depend on the template alone, so that one made-up turn shows their lengths.
+    A mark is asked for in one fork at a time, which may have the cells of all.
+
+    Args:
+        model: its headers are enough.
+        profile: the wording.
+        max_forks: most forks of one batch.
 
     Raises:
         JudgeError, TemplateError: the model cannot be asked.
     """
     turn = [{"role": "user", "content": "?"}]
-    judge = make_judge(model, template_of(model), turn, profile.wording)
-    return max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
+    template = template_of(model)
+    judge = make_judge(model, template, turn, profile.wording)
+    cells = max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
+    try:
+        score = make_score_question(model, template, turn, profile.wording)
+    except JudgeError:  # said where a mark is asked for
+        return cells
+    return max(cells, -(-(len(score.suffix) + SUFFIX_SLACK) // max_forks))
 
 
 def need_of(

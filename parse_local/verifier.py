@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from parse_local.accept import accepted_length, accepts, loose_length
+import numpy as np
+import numpy.typing as npt
+
+from parse_local.accept import accepted_length, accepts, loose_length, sure_stretches
 from parse_local.boundaries import candidate_boundaries, spread
 from parse_local.drafting import Draft
 from parse_local.events import Boundary, Round
 from parse_local.evidence import Evidence
-from parse_local.judge import Judge, verdicts
+from parse_local.judge import Judge, Question, marks, verdicts
 from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 from parse_local.policy import Policy
@@ -45,20 +49,24 @@ class Verifier:
         self._judge = judge
         self._policy = policy
 
-    def verify(self, sequence: list[int], draft: Draft) -> tuple[Round, Evidence]:
+    def verify(self, sequence: list[int], draft: Draft) -> tuple[Round, Evidence | None]:
         """Decide how much of a draft stays.
 
         Decodes the draft once; then, for a complete draft, one fork with the
         question for finished answers; and only if that fails, one batch of
-        forks with the question for unfinished ones.
+        forks with the question for unfinished ones. A segment gets one verdict at its end,
+        and none of its rows is read.
 
         Args:
             sequence: prompt and answer so far; all but the last token may be in the cache already.
             draft: in the target's tokens.
 
         Returns:
-            The round, and the evidence with the target's next token at every cut.
+            The round, and the evidence with the target's next token at every cut; None for
+            a segment.
         """
+        if self._policy.turns == "segments":
+            return self._verify_segment(sequence, draft), None
         n_draft = len(draft.tokens)
         policy = self._policy
         cuts = candidate_boundaries(draft.text, draft.offsets, delta=policy.delta)
@@ -93,10 +101,54 @@ class Verifier:
             last = n_draft - draft.complete
             asked = {b.n_tokens for b in prefixes}
             open_cuts = [c for c in cuts if evidence.n_exact < c <= last and c not in asked]
-            chosen = spread(open_cuts, min(policy.max_forks, self._context.max_forks))
+            sure = self._sure_stretches(draft, open_cuts, evidence.n_exact)
+            doubtful = [c for c in open_cuts if c not in sure]
+            chosen = spread(doubtful, min(policy.max_forks, self._context.max_forks))
             prefixes = prefixes + self._ask(sequence, draft, chosen, evidence)
+            prefixes += [_boundary(draft, c, confidence=sure[c]) for c in sure]
             prefixes.sort(key=lambda b: b.n_tokens)
         return prefixes + whole
+
+    def _sure_stretches(self, draft: Draft, cuts: list[int], start: int) -> dict[int, float]:
+        least = self._policy.min_confidence
+        if least is None or not draft.aligned:
+            return {}
+        return sure_stretches(
+            cuts, draft.logprobs, start=start, least=least, by=self._policy.confidence_by
+        )
+
+    def _verify_segment(self, sequence: list[int], draft: Draft) -> Round:
+        assert self._judge is not None
+        n_draft = len(draft.tokens)
+        n = n_draft if draft.complete else n_draft - _n_unfinished(draft)
+        accepted = False
+        boundaries: list[Boundary] = []
+        if n:
+            wanted = sequence + draft.tokens
+            places = [len(sequence) - 1, len(sequence) + n]
+            missing = wanted[self._context.sync(wanted) :]
+            for _ in self._context.decode(missing, n_rows=0, cuts=places):
+                pass
+            boundaries.append(self._ask_segment(self._judge, sequence, draft, n))
+            accepted = accepts(boundaries[0], self._policy)
+        return Round(
+            n_draft=n_draft,
+            n_exact=0,
+            n_accept=n if accepted else 0,
+            boundaries=tuple(boundaries),
+            whole=accepted and draft.complete,
+        )
+
+    def _ask_segment(self, judge: Judge, sequence: list[int], draft: Draft, n: int) -> Boundary:
+        question = judge.score or (judge.full if draft.complete else judge.prefix)
+        found = self._label_logprobs(question, sequence, draft, [n])
+        if judge.score is not None:
+            (score,), (mass,) = marks(found, by=self._policy.score_by)
+            verdict = {"score": float(score), "label_mass": float(mass)}
+        else:
+            (p_correct,), (mass,) = verdicts(found)
+            verdict = {"p_correct": float(p_correct), "label_mass": float(mass)}
+        return _boundary(draft, n, complete=draft.complete, **verdict)
 
     def judge_all(self, prompt: list[int], draft: Draft) -> Round:
         """Ask at every boundary of an answer, whatever the other evidence says.
@@ -190,21 +242,15 @@ class Verifier:
         mass: list[float | None] = [None] * len(cuts)
         if self._judge is not None and cuts:
             question = self._judge.full if complete else self._judge.prefix
-            lengths = [len(sequence) + c for c in cuts]
-            if self._sequential:
-                found = self._context.judge_sequentially(
-                    sequence + draft.tokens, lengths, question.suffix, question.labels
-                )
-            else:
-                found = self._context.judge(lengths, question.suffix, question.labels)
+            found = self._label_logprobs(question, sequence, draft, cuts)
             p_correct, mass = (values.tolist() for values in verdicts(found))
         earlier = [b.p_correct for b in after if b.p_correct is not None]
         boundaries = []
         for cut, p, m in zip(cuts, p_correct, mass, strict=True):
             boundaries.append(
-                Boundary(
-                    n_tokens=cut,
-                    n_chars=draft.offsets[cut - 1] or len(draft.text),
+                _boundary(
+                    draft,
+                    cut,
                     p_correct=p,
                     label_mass=m,
                     complete=complete,
@@ -214,3 +260,26 @@ class Verifier:
             if p is not None:
                 earlier = [*earlier, p]
         return boundaries
+
+    def _label_logprobs(
+        self, question: Question, sequence: list[int], draft: Draft, cuts: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        lengths = [len(sequence) + c for c in cuts]
+        if self._sequential:
+            return self._context.judge_sequentially(
+                sequence + draft.tokens, lengths, question.suffix, question.labels
+            )
+        return self._context.judge(lengths, question.suffix, question.labels)
+
+
+def _boundary(draft: Draft, cut: int, **evidence: Any) -> Boundary:
+    n_chars = draft.offsets[cut - 1] or len(draft.text)
+    return Boundary(n_tokens=cut, n_chars=n_chars, **evidence)
+
+
+def _n_unfinished(draft: Draft) -> int:
+    # Tokens at the end that no boundary can follow: they end inside a character.
+    n = 0
+    while n < len(draft.tokens) and draft.offsets[-1 - n] is None:
+        n += 1
+    return n

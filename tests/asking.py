@@ -91,7 +91,8 @@ def _check_round(verified: Verified, behind: Sequence[Event]) -> None:
     for boundary in r.boundaries:
         assert n_before < boundary.n_tokens <= r.n_draft
         n_before = boundary.n_tokens
-        assert boundary.p_correct is not None
-        assert boundary.label_mass is not None
-        assert 0 <= boundary.p_correct <= 1
-        assert 0 < boundary.label_mass <= 1 + 1e-6
+        evidence = [boundary.p_correct, boundary.score, boundary.confidence]
+        assert sum(e is not None for e in evidence) == 1
+        assert 0 <= (boundary.p_correct or boundary.confidence or 0) <= 1
+        assert 0 <= (boundary.score or 0) <= 9
+        assert boundary.confidence is not None or 0 < boundary.label_mass <= 1 + 1e-6

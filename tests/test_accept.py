@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from parse_local.accept import accepted_length, accepts, loose_length, speculative_step
+from parse_local.accept import (
+    accepted_length,
+    accepts,
+    confidence,
+    loose_length,
+    speculative_step,
+    sure_stretches,
+)
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
 from parse_local.policy import Options, Policy, resolve
@@ -90,6 +97,58 @@ def test_fused_adds_both_kinds_of_evidence() -> None:
     assert accepts(Boundary(50, 0, terms=unsure), fused)  # a prefix: its threshold is 0
     assert not accepts(Boundary(50, 0, terms={"log_odds": 9.0}), fused)  # no likelihood
     assert not accepts(Boundary(50, 0, terms={"mean_logprob": 0.0}), fused)  # no verdict
+
+
+# the draft's own confidence
+
+
+def test_confidence_is_a_probability() -> None:
+    logprobs = [np.log(0.9), np.log(0.4), np.log(0.6)]
+    assert confidence(logprobs) == pytest.approx((0.9 * 0.4 * 0.6) ** (1 / 3))
+    assert confidence(logprobs, by="min") == pytest.approx(0.4)
+    assert confidence([]) == 0.0  # nothing is known
+
+
+def test_stretches_that_need_no_evidence() -> None:
+    logprobs = np.log([0.9, 0.9, 0.5, 0.9, 1.0, 1.0, 0.8])
+    # Stretches of the tokens 1-2, 3-4 and 5-7; the first token is exact anyway.
+    found = sure_stretches([2, 4, 7], logprobs, start=1, least=0.7)
+    assert found == {2: pytest.approx(0.9), 7: pytest.approx(0.8 ** (1 / 3))}
+    assert set(sure_stretches([2, 4, 7], logprobs, start=0, least=0.8, by="min")) == {2}
+    assert sure_stretches([2, 4, 7], logprobs, start=0, least=1.0) == {}
+    assert sure_stretches([], logprobs, start=0, least=0.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("passes", "first_failure", "longest"),
+    [
+        ("s", 10, 10),  # nothing precedes it that could be wrong
+        ("ps", 20, 20),
+        ("fs", 0, 0),  # sure of its own words, which follow a mistake
+        ("pfs", 10, 10),
+        ("pfsp", 10, 40),
+        ("spfsps", 20, 60),
+    ],
+)
+def test_a_sure_stretch_stands_with_what_precedes_it(
+    passes: str, first_failure: int, longest: int
+) -> None:
+    kinds = {
+        "p": {"p_correct": 0.95, "label_mass": 1.0},
+        "f": {"p_correct": 0.1, "label_mass": 1.0},
+        "s": {"confidence": 0.99},
+    }
+    boundaries = [Boundary(10 * (i + 1), 0, **kinds[kind]) for i, kind in enumerate(passes)]
+    assert accepted_length(0, boundaries, policy()) == first_failure
+    assert accepted_length(0, boundaries, policy(rule="longest")) == longest
+
+
+def test_a_mark_passes_from_its_threshold_on() -> None:
+    marked = Boundary(10, 0, score=7.0, label_mass=1.0)
+    for min_score, passes in ((6.5, True), (7.0, True), (7.01, False)):
+        how = policy(strategy="specreason", min_score=min_score)
+        assert accepts(marked, how) == passes
+    assert not accepts(Boundary(10, 0, score=float("nan")), policy(strategy="specreason"))
 
 
 # loose

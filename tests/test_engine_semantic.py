@@ -286,3 +286,39 @@ def test_fused_accepts_by_both_kinds_of_evidence(
     second = sorted(scores)[-2]
     assert accepted((scores[best] + second) / 2).n_accept == judged.boundaries[best].n_tokens
     assert accepted(scores[best] + 0.01).n_accept == 0
+
+
+def test_where_the_draft_is_sure_no_evidence_is_bought(engines: dict[str, Any]) -> None:
+    engine = engines["far"]
+    common = {"accept": "semantic", "delta": 3, "tau_prefix": 0.0, "max_tokens": 40}
+    asked = answer(engine, QUESTION, **common)
+    boundaries = asked.rounds[0].boundaries
+    never = answer(engine, QUESTION, min_confidence=1.0, **common)
+    assert never.tokens.suffix_decoded == asked.tokens.suffix_decoded > 0
+    always = answer(engine, QUESTION, min_confidence=0.0, **common)
+    assert always.tokens.suffix_decoded == 0
+    assert always.text == asked.text
+    sure = {b.n_tokens: b.confidence for b in always.rounds[0].boundaries}
+    assert list(sure) == [b.n_tokens for b in boundaries]
+    between = sorted(sure.values())[len(sure) // 2]
+    some = answer(engine, QUESTION, min_confidence=between, **common)
+    for b in some.rounds[0].boundaries:
+        assert (b.p_correct is None) == (sure[b.n_tokens] > between)
+        assert b.confidence == (sure[b.n_tokens] if b.p_correct is None else None)
+    n_asked = sum(b.p_correct is not None for b in some.rounds[0].boundaries)
+    n_suffix = asked.tokens.suffix_decoded // len(boundaries)
+    assert 0 < n_asked < len(boundaries)
+    assert some.tokens.suffix_decoded == n_asked * n_suffix
+
+
+def test_another_vocabulary_leaves_no_confidence_to_go_by(engines: dict[str, Any]) -> None:
+    found = answer(
+        engines["other vocabulary"],
+        QUESTION,
+        accept="semantic",
+        min_confidence=0.0,
+        delta=3,
+        max_tokens=40,
+    )
+    assert all(b.p_correct is not None for b in found.rounds[0].boundaries)
+    assert found.tokens.suffix_decoded > 0

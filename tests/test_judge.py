@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from parse_local.chat_template import ChatTemplate
 from parse_local.errors import JudgeError
-from parse_local.judge import make_judge, make_question, verdicts
+from parse_local.judge import make_judge, make_question, marks, verdicts
 from parse_local.llama.model import Model
 from parse_local.profile import JudgeWording
 from parse_local.writer import template_of
@@ -180,3 +180,39 @@ def test_exchanged_labels_give_the_complement(correct: float, incorrect: float) 
     (one, other), _ = verdicts(np.array([[correct, incorrect], [incorrect, correct]], np.float32))
     assert one + other == pytest.approx(1)
     assert (one > other) == (np.float32(correct) > np.float32(incorrect)) or one == other
+
+
+# marks
+
+
+def test_the_question_for_a_mark_begins_the_reply(model: Model) -> None:
+    judge = make_judge(model, chatml(model), MESSAGES, JudgeWording(), score=True)
+    assert judge.score is not None
+    assert model.detokenize(judge.score.suffix).endswith(b"\nassistant\nScore: ")
+    assert [model.piece(t) for t in judge.score.labels] == [b"%d" % i for i in range(10)]
+    assert make_judge(model, chatml(model), MESSAGES, JudgeWording()).score is None
+
+
+def test_a_mark_is_the_likeliest_digit_or_their_mean() -> None:
+    p = np.zeros((2, 10), np.float32)
+    p[0, [2, 7, 9]] = [0.1, 0.3, 0.2]  # six tenths of the mass are digits
+    p[1, [0, 5]] = [0.25, 0.25]
+    with np.errstate(divide="ignore"):
+        found = np.log(p)
+    greedy, mass = marks(found, by="greedy")
+    assert greedy.tolist() == [7.0, 0.0]  # the lowest of several
+    assert mass == pytest.approx([0.6, 0.5], rel=1e-6)
+    mean, _ = marks(found, by="mean")
+    assert mean == pytest.approx([(0.2 + 2.1 + 1.8) / 0.6, 2.5], rel=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_marks_of_nothing_and_of_the_impossible() -> None:
+    assert marks(np.empty((0, 10), np.float32), by="greedy")[0].shape == (0,)
+    assert marks(np.full((1, 10), -np.inf, np.float32), by="greedy")[0].tolist() == [0.0]
+    assert np.isnan(marks(np.full((1, 10), np.nan, np.float32), by="greedy")[0]).all()
+
+
+def test_ten_labels_that_cannot_be_told_apart(model: Model) -> None:
+    with pytest.raises(JudgeError, match="Two labels between '0' and '9' begin with the same"):
+        make_question(model, chatml(model), MESSAGES, "?", (*"012345678", "0", "9"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from parse_local import LoadOptions, Options
 from parse_local.errors import UsageError
-from parse_local.policy import resolve
+from parse_local.policy import STRATEGIES, Strategy, resolve
 from parse_local.profile import Fusion, Profile, Weight
 
 FUSION = Fusion(
@@ -68,9 +69,46 @@ def test_loose_is_greedy_only(options: dict[str, str]) -> None:
 
 
 def test_a_strategy_with_another_acceptance_is_refused() -> None:
-    with pytest.raises(UsageError, match="fly accepts loosely, not by --accept exact"):
+    with pytest.raises(
+        UsageError, match="fly has a way of accepting of its own; leave out --accept exact"
+    ):
         resolve(Options(strategy="fly", accept="exact"), Profile())
     assert resolve(Options(strategy="fly", accept="loose"), Profile()).accept == "loose"
+
+
+def test_strategies_that_draft_by_segments() -> None:
+    reason = resolve(Options(strategy="specreason"), Profile(calibrated=True, fusion=FUSION))
+    assert (reason.turns, reason.accept, reason.window) == ("segments", "semantic", 512)
+    assert (reason.question, reason.min_score, reason.score_by) == ("score", 7.0, "greedy")
+    assert (reason.asks_verdicts, reason.min_confidence) == (True, None)
+    conf = resolve(Options(strategy="confspec"), Profile(tau_prefix=0.8))
+    assert (conf.turns, conf.accept, conf.window) == ("segments", "semantic", 512)
+    assert (conf.question, conf.min_confidence, conf.tau_prefix) == ("correct", 0.9, 0.8)
+    thinking = resolve(Options(strategy="speculative-thinking"), Profile())
+    assert (thinking.turns, thinking.accept, thinking.window) == ("takeovers", None, 20)
+    assert (thinking.asks_verdicts, thinking.needs_logprobs) == (False, False)
+    assert thinking.takeover == 20
+    for name in ("parse", "fly"):
+        assert resolve(Options(strategy=name), Profile()).turns == "windows"
+        assert resolve(Options(strategy=name), Profile()).min_confidence is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "specreason", "accept": "exact"}, "leave out --accept exact"),
+        ({"strategy": "speculative-thinking", "accept": "semantic"}, "leave out --accept semantic"),
+        ({"strategy": "confspec", "after_reject": "redraft"}, "leave out --after-reject"),
+        ({"question": "score"}, "needs --strategy specreason or confspec"),
+    ],
+)
+def test_what_a_strategy_says_itself_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(Options(**options), Profile())  # type: ignore[arg-type]
+
+
+def test_every_strategy_says_what_it_does() -> None:
+    assert list(STRATEGIES) == list(get_args(Strategy))
 
 
 def test_verdicts_that_could_accept_nothing_are_not_asked_for() -> None:
@@ -97,7 +135,7 @@ def test_fused_needs_weights() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("strategy", "fast", "parse, target, draft, speculative, fly"),
+        ("strategy", "fast", "parse, speculative, fly, confspec, specreason"),
         ("accept", "all", "exact, loose, semantic, fused"),
         ("after_reject", "stop", "target, redraft"),
         ("rule", "first", "first-failure, longest"),

@@ -16,7 +16,7 @@ from prompt_toolkit.output import DummyOutput
 
 from parse_local.errors import ContextLengthError, ParseLocalError, UsageError
 from parse_local.events import Drafted, Event, Finished, Result, Text, Usage
-from parse_local.policy import Options
+from parse_local.policy import STRATEGIES, Options
 from parse_local.profile import Profile
 from parse_local.terminal.chat import run_chat
 from parse_local.terminal.commands import is_command
@@ -144,7 +144,8 @@ def test_strategy_and_accept_change_the_options(capsys: pytest.CaptureFixture[st
         ("target", "semantic"),
         ("target", None),
     ]
-    assert "strategy: target (of parse, target, draft, speculative, fly)" in capsys.readouterr().err
+    listed = ", ".join(STRATEGIES)
+    assert f"strategy: target (of {listed})" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_what_the_pair_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +171,7 @@ def test_help_and_stats(capsys: pytest.CaptureFixture[str]) -> None:
     chat(Scripted(), "/stats\r/help\ra\r/stats\r")
     err = capsys.readouterr().err
     assert "There is no answer yet." in err
-    assert "/strategy NAME  Who writes: parse, target, draft, speculative, fly." in err
+    assert "/strategy NAME  Who writes: parse, speculative, fly, confspec, specreason," in err
     assert "decoded by the target" in err
 
 
@@ -197,7 +198,7 @@ def test_pasted_lines_are_one_message() -> None:
     ("typed", "completions"),
     [
         ("/s", ["/system ", "/stats", "/strategy "]),
-        ("/strategy ", ["parse", "target", "draft", "speculative", "fly"]),
+        ("/strategy ", list(STRATEGIES)),
         ("/accept s", ["semantic"]),
         ("/system pa", []),
         ("what /s", []),
@@ -223,7 +224,7 @@ def test_tab_completes_and_enter_takes_the_choice_before_it_sends() -> None:
         run_chat(engine, Options(), session=make_session(InMemoryHistory()))
         thread.join()
     assert engine.asked[0][0]["content"] == "Be."
-    assert engine.options[0].strategy == "target"
+    assert engine.options[0].strategy == list(STRATEGIES)[1]
 
 
 @pytest.mark.parametrize("text", ["/usr/bin is what?", "// a comment", "/ 2", "2 / 3", "/etc", ""])
