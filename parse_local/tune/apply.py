@@ -96,7 +96,8 @@ def look_up(paths: dict[str, Path], options: LoadOptions) -> Tuned:
         found[role] = record
         if record.requantised is not None:
             used[role] = record.requantised.path
-            replaced.append(f"the {role} runs as {record.requantised.recipe}")
+            lossy = ", which changes the answers" if role == "target" else ""
+            replaced.append(f"the {role} runs as {record.requantised.recipe}{lossy}")
     if replaced:
         notes.append(
             f"Tuned for this machine: {' and '.join(replaced)}; --no-tuned leaves it as it was."

@@ -17,6 +17,8 @@ N_CONTEXT = 300
 """Tokens in the cache behind which every decode is timed."""
 WINDOW = 16
 """Tokens of the verify pass by which settings are compared."""
+MARGIN = 1.05
+"""How many times faster something must be to take the place of what is there."""
 BURST = 4
 """Decodes of single tokens that are timed together."""
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from parse_local.costs import SIZES, PairCosts
 from parse_local.hub.storage import format_size
 from parse_local.tune.check import Role
-from parse_local.tune.measure import WINDOW
+from parse_local.tune.measure import MARGIN, WINDOW
 from parse_local.tune.store import Record
 
 Records = Mapping[Role, Record]
@@ -61,13 +61,23 @@ def print_report(records: Records, console: Console) -> None:
             soft_wrap=True,
         )
     for role, record in records.items():
-        for s in record.settings:
-            if s.kv_type != "f16":
-                console.print(
-                    f"A {s.kv_type} KV cache runs the {role} at {s.speed:.2f}x; it changes the "
-                    f"text slightly, so it is left to you (--kv-type {s.kv_type}).",
-                    soft_wrap=True,
-                )
+        for kv_type, gain in _faster_caches(record):
+            console.print(
+                f"The {role} would run at {gain:.2f}x with a {kv_type} KV cache, which changes the "
+                f"text slightly and is left to you (--kv-type {kv_type}).",
+                soft_wrap=True,
+            )
+
+
+def _faster_caches(record: Record) -> list[tuple[str, float]]:
+    """KV types that would be faster than f16 with the chosen settings, and how much."""
+    chosen = [
+        s.speed
+        for s in record.settings
+        if (s.n_threads, s.flash_attn, s.kv_type) == (record.n_threads, record.flash_attn, "f16")
+    ]
+    others = [s for s in record.settings if s.kv_type != "f16"]
+    return [(s.kv_type, s.speed / c) for s in others for c in chosen if s.speed > MARGIN * c]
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -78,7 +88,9 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _summary(records: Records) -> Table:
-    table = _table("Settings", "", "runs as", "threads", "flash", "ms a token", "ms verified")
+    table = _table(
+        "Settings", "", "runs as", "threads", "flash", "ms/token written", "ms/token verified"
+    )
     for role, record in records.items():
         decode = record.bare.seconds(1)
         verify = (

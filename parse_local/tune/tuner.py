@@ -23,6 +23,7 @@ from parse_local.policy import FlashAttention, KVType
 from parse_local.tune import store
 from parse_local.tune.check import N_TOKENS, Quality, Reading, Role, compare, read_reference
 from parse_local.tune.measure import (
+    MARGIN,
     WINDOW,
     Clock,
     Sample,
@@ -34,8 +35,6 @@ from parse_local.tune.measure import (
 )
 from parse_local.tune.store import Candidate, Record, Requantised, Setting
 
-MARGIN = 1.05
-"""How many times faster something must be to take the place of what is there."""
 GROWTH = 1.5
 """A requantisation that would be larger than the original by this factor is not made."""
 
@@ -195,6 +194,7 @@ class Tuner:
             if n < usual and speeds.both < 0.8:
                 break  # fewer still are slower still
         base.context.set_threads(found.n_threads)
+        so_far = found.speeds
         for flash_attn, kv_type in _CACHES:
             yield self._step(f"{role}: flash attention {flash_attn}, KV cache {kv_type}")
             with ExitStack() as stack:
@@ -212,11 +212,11 @@ class Tuner:
                     role, partial(_sample, role, base), partial(_sample, role, other)
                 )
             found.settings.append(
-                Setting(found.n_threads, flash_attn, kv_type, found.speeds.both * speeds.both)
+                Setting(found.n_threads, flash_attn, kv_type, so_far.both * speeds.both)
             )
             # A quantised cache changes the text, so it is measured and left to the user.
             if kv_type == "f16" and speeds.both > MARGIN:
-                found.flash_attn, found.speeds = flash_attn, found.speeds * speeds
+                found.flash_attn, found.speeds = flash_attn, so_far * speeds
 
     def _choose_file(self, role: Role, base: Subject, found: _Found) -> Iterator[Step]:
         model = base.context.model
