@@ -163,10 +163,10 @@ def test_a_model_without_a_distribution_fails() -> None:
     ("quality", "draft", "target"),
     [
         (Quality(1.0, 1.0), "", ""),
-        (Quality(0.80, 1.15), "", "agrees in 80.0%, less than 95%"),
-        (Quality(0.95, 1.04), "", "perplexity x1.040, above x1.03"),
-        (Quality(0.99, 1.20), "perplexity x1.200, above x1.15", "perplexity x1.200, above x1.03"),
-        (Quality(math.nan, 1.0), "agrees in nan%, less than 80%", "agrees in nan%, less than 95%"),
+        (Quality(0.80, 1.05), "", "agrees in 80.0%, less than 85%"),
+        (Quality(0.85, 1.06), "", "perplexity x1.060, above x1.05"),
+        (Quality(0.99, 1.20), "perplexity x1.200, above x1.15", "perplexity x1.200, above x1.05"),
+        (Quality(math.nan, 1.0), "agrees in nan%, less than 80%", "agrees in nan%, less than 85%"),
     ],
 )
 def test_limits(quality: Quality, draft: str, target: str) -> None:
