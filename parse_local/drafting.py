@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Generator
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Protocol
 
 from parse_local.answer import Answer, TextStream
@@ -35,6 +38,7 @@ class Draft:
             more or fewer of them than `tokens`.
         aligned: `logprobs` begin with one for each of `tokens`.
         stopped: a `Stop` ended the draft here.
+        own_sizes: bytes of the draft model's own tokens, where they are others than `tokens`.
     """
 
     tokens: list[int]
@@ -45,6 +49,13 @@ class Draft:
     logprobs: list[float] = field(default_factory=list, repr=False)
     aligned: bool = False
     stopped: bool = False
+    own_sizes: Sequence[int] | None = field(default=None, repr=False)
+
+    def n_own_within(self, n: int) -> int:
+        """Tokens of the draft model's own that lie within the first `n` of `tokens`."""
+        if self.own_sizes is None:
+            return n
+        return bisect_right(list(accumulate(self.own_sizes)), sum(map(len, self.pieces[:n])))
 
     @cached_property
     def text(self) -> str:
@@ -87,7 +98,11 @@ class Drafter:
         prompt: the conversation in the draft model's tokens.
         logprobs: keep the log-probability of each token under the draft model; the row is
             then read a second time.
+        clock: told of every decode, and what reads its output: number of tokens, seconds.
     """
+
+    FEW = 16
+    """Missing tokens that are decoded together with the one whose output row is wanted."""
 
     def __init__(
         self,
@@ -98,6 +113,7 @@ class Drafter:
         sampler: Sampler,
         prompt: list[int],
         logprobs: bool = False,
+        clock: Callable[[int, float], None] | None = None,
     ) -> None:
         self.context = writer.context
         self.prompt = prompt
@@ -106,6 +122,12 @@ class Drafter:
         self._shared = shared_vocabulary
         self._sampler = sampler
         self._wants_logprobs = logprobs
+        self._clock = clock
+
+    def n_missing(self, answer: Answer) -> int:
+        """Tokens that have to be decoded before the first one can be drafted."""
+        sequence = self.prompt + self._own_tokens(answer)
+        return len(sequence) - self.context.n_shared(sequence)
 
     def write(
         self, answer: Answer, *, limit: int, stop: Stop | None = None
@@ -126,8 +148,7 @@ class Drafter:
         limit = min(limit, self.context.n_ctx - len(sequence))
         if limit <= 0:
             return None
-        with answer.timed("draft_s" if answer.n_drafted else "prompt_s"):
-            self.context.prefill(sequence)
+        self._prefill(answer, sequence)
         tokens: list[int] = []
         proposals: list[Distribution] = []
         logprobs: list[float] = []
@@ -157,12 +178,28 @@ class Drafter:
         aligned = self._shares(tokens) and bool(logprobs)
         return replace(draft, logprobs=logprobs, aligned=aligned, stopped=stopped)
 
+    def _prefill(self, answer: Answer, sequence: list[int]) -> None:
+        missing = len(sequence) - self.context.sync(sequence)
+        cuttable = self._model.memory_kind.can_cut  # else a copy is taken behind the prefill
+        if self._wants_logprobs and answer.n_drafted and missing <= self.FEW and cuttable:
+            return
+        with answer.timed("draft_s" if answer.n_drafted else "prompt_s"):
+            started = time.perf_counter()
+            self.context.prefill(sequence)
+            self._tell(missing - 1, started)
+
+    def _tell(self, n_tokens: int, started: float) -> None:
+        if self._clock is not None and n_tokens:
+            self._clock(n_tokens, time.perf_counter() - started)
+
     def _next(
         self, sequence: list[int], proposals: list[Distribution], logprobs: list[float]
     ) -> int:
         if self._sampler.greedy and not self._wants_logprobs:  # nobody asks how likely it was
             return self._sampler.advance(self.context, sequence[-1], sequence)
-        row = self.context.last_row(sequence[-1:])
+        started = time.perf_counter()
+        missing = sequence[len(self.context.tokens) :]
+        row = self.context.last_row(missing)
         distribution = self._sampler.distribution(row, sequence)
         token = distribution.sample(self._sampler.rng)
         if not self._sampler.greedy:
@@ -170,6 +207,7 @@ class Drafter:
         if self._wants_logprobs:
             found = scores.token_scores(row, [token], n_threads=self.context.n_threads)
             logprobs.append(float(found.logprob[0]))
+        self._tell(len(missing), started)
         return token
 
     def _own_tokens(self, answer: Answer) -> list[int]:
@@ -190,6 +228,7 @@ class Drafter:
         end_token: int | None,
     ) -> Draft:
         shared = self._shares(tokens)
+        own_sizes = None if shared else [len(self._model.piece(t)) for t in tokens]
         if not shared:
             text = self._model.detokenize(tokens).decode("utf-8", "ignore")
             tokens = self._target.tokenize(text)
@@ -202,4 +241,5 @@ class Drafter:
             complete=complete,
             proposals=proposals if drawn else None,
             end_token=end_token,
+            own_sizes=own_sizes,
         )

@@ -8,11 +8,14 @@ or the draft again, goes on from there (PARSE, arXiv 2605.04263, section 3).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from parse_local.answer import Answer, TextStream
 from parse_local.chat_template import Message
+from parse_local.controller import Controller, guess_costs
 from parse_local.costs import PairCosts
 from parse_local.drafting import Draft, Drafter, Stop
 from parse_local.errors import Cancelled, ContextLengthError, UsageError
@@ -37,10 +40,11 @@ from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
+from parse_local.pacing import Planned
 from parse_local.policy import Options, Policy, Question, resolve
 from parse_local.profile import Profile
 from parse_local.speculation import Speculation
-from parse_local.turns import make_turns
+from parse_local.turns import Windows, make_turns
 from parse_local.verifier import Verifier
 from parse_local.writer import Writer
 
@@ -61,7 +65,8 @@ class Engine:
         speculation: how the target writes several tokens a step; None for one at a time.
         speculator: what it takes proposals from, to be closed with the engine.
         notes: what the user should know about how it was loaded.
-        costs: what decodes of the pair cost here, where `parse-local tune` has measured it.
+        costs: what decodes of the pair cost here, where `parse-local tune` has measured it; the
+            engine goes on from there, or from a guess, with its own timings.
     """
 
     def __init__(
@@ -87,6 +92,9 @@ class Engine:
         self.speculation = speculation
         self.notes = tuple(notes)
         self.costs = costs
+        sizes = [writer.model.n_bytes for writer in (draft or target, target)]
+        self.controller = Controller(costs or guess_costs(*sizes))
+        """What the answers so far have taught, and what is planned from that."""
         self._speculator = speculator
         self._cancel = cancel
 
@@ -160,6 +168,8 @@ class Engine:
                 yield from self._parse(answer, messages, options, policy)
         except Cancelled:
             answer.finish_reason = "cancelled"
+        else:
+            self.controller.n_tokens.update(len(answer.tokens), 1)
         yield from answer.close("stop")
         yield Finished(meter.result(answer))
 
@@ -168,40 +178,55 @@ class Engine:
     def _parse(
         self, answer: Answer, messages: Sequence[Message], options: Options, policy: Policy
     ) -> Iterator[Event]:
-        draft_writer = self._require_draft()
-        judge = self._judge(messages, policy.question) if policy.asks_verdicts else None
+        planned = options.strategy == "auto"
         sampler = _sampler(self.target, options)
         speculation = self.speculation or Speculation(self.target.context)
+        if planned and self.draft is None:
+            yield from self._write(answer, sampler, speculation)
+            return
+        draft_writer = self._require_draft()
+        judge = self._judge(messages, policy.question) if policy.asks_verdicts else None
         try:
             draft_prompt = draft_writer.prompt(messages, thinking=options.thinking)
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return
-        verifier = Verifier(self.target.context, sampler, judge, policy)
         drafter = Drafter(
             draft_writer,
             self.target.model,
             shared_vocabulary=self.shared_vocabulary,
             sampler=_sampler(draft_writer, options, stream=1),
             prompt=draft_prompt,
-            logprobs=policy.min_confidence is not None,
+            logprobs=planned or policy.min_confidence is not None,
+            clock=self.controller.drafted if planned else None,
         )
-        turns = make_turns(policy)
-        budget = int(policy.draft_budget * answer.max_tokens)
+        turns = self._planned(answer, policy, judge) if planned else make_turns(policy)
+        judging, reading = self._verifiers(sampler, judge, policy, turns)
+        n_unread = partial(drafter.n_missing, answer)
         while not answer.done:
-            limit = min(policy.window or answer.n_left, answer.n_left, budget - answer.n_drafted)
-            stop = turns.draft_stop(answer)
-            draft = yield from drafter.write(answer, limit=limit, stop=stop)
-            if draft is None:  # no budget or no room left: the target finishes
-                yield from self._write(answer, sampler, speculation)
-                return
+            if tail := turns.tail(answer):
+                draft: Draft | None = Draft(tail, [self.target.model.piece(t) for t in tail], False)
+            else:
+                limit = turns.limit(answer, n_unread)
+                stop = turns.draft_stop(answer)
+                draft = yield from drafter.write(answer, limit=limit, stop=stop)
+            if draft is None:  # none pays, or no budget or no room is left
+                more = turns.without_draft(answer)
+                yield from self._write(answer, sampler, speculation, more.n_tokens)
+                continue
+            if planned and options.seed is not None:
+                # How far a draft goes depends on measured times. Compared with the target's own
+                # draws, one for each token, the text of a seed does not.
+                draft = replace(draft, proposals=None)
             found = turns.settle(draft)
             own: list[int] = []
             if found is None:
+                verifier = judging if turns.judged else reading
                 found, own = self._verify(answer, draft, verifier)
+            turns.verified(answer, draft, found)
             yield from self._accept(answer, draft, found)
             if found.whole:
-                return
+                break
             yield from self._append(answer, self.target.model, own)
             tail = draft.tokens[found.n_accept :]
             if not own:  # nothing has replaced its first token yet
@@ -212,11 +237,33 @@ class Engine:
                 )
                 tail = []
 
+        turns.finished(answer)
+
+    def _planned(self, answer: Answer, policy: Policy, judge: Judge | None) -> Planned:
+        return Planned(
+            answer,
+            policy,
+            self.controller,
+            shared_vocabulary=self.shared_vocabulary,
+            n_suffix=len(judge.full.suffix) if judge else 0,
+        )
+
+    def _verifiers(
+        self, sampler: Sampler, judge: Judge | None, policy: Policy, turns: Windows
+    ) -> tuple[Verifier, Verifier]:
+        # One for drafts that get verdicts where the mode asks for any, one for others.
+        planner = turns if isinstance(turns, Planned) else None
+        clock = self.controller.read if planner else None
+        context = self.target.context
+        judging = Verifier(context, sampler, judge, policy, planner=planner, clock=clock)
+        by_token = replace(policy, accept="exact") if policy.accepts_boundaries else policy
+        return judging, Verifier(context, sampler, None, by_token, clock=clock)
+
     def _verify(self, answer: Answer, draft: Draft, verifier: Verifier) -> tuple[Round, list[int]]:
         # The round, and the target's own next token behind what is kept, where it was read.
         if self.target.context.n_reused is None:  # it has not read the prompt yet
             with answer.timed("prompt_s"):
-                self.target.context.prefill(answer.prompt)
+                self._prefill(self.target.context, answer.prompt)
         with answer.timed("verify_s"):
             found, evidence = verifier.verify(answer.sequence, draft)
         return found, [evidence.next_token[found.n_accept]] if evidence else []
@@ -252,7 +299,7 @@ class Engine:
         if answer.done or (n is not None and n <= 0 and not in_half):
             return  # what has to be decoded again is, together with the next draft
         with answer.timed(phase if answer.tokens else "prompt_s"):
-            context.prefill(answer.sequence)
+            self._prefill(context, answer.sequence)
             speculation.begin(answer.sequence, tail)
         shown = TextStream()
         stopped = False
@@ -261,7 +308,10 @@ class Engine:
             or (answer.stream.in_character and not self.shared_vocabulary)
         ):
             with answer.timed(phase):
+                started, n_proposed = time.perf_counter(), speculation.n_proposed
                 tokens = speculation.step(answer.sequence, sampler, answer.n_left)
+            if context is self.target.context and speculation.n_proposed == n_proposed:
+                self.controller.read(False, 1, time.perf_counter() - started)
             if stop is not None and not stopped:
                 pieces = [context.model.piece(t) for t in tokens if not context.model.is_eog(t)]
                 for i, piece in enumerate(pieces):
@@ -272,6 +322,12 @@ class Engine:
                         break
             yield from self._append(answer, context.model, tokens)
             n = None if n is None else n - len(tokens)
+
+    def _prefill(self, context: Context, tokens: list[int]) -> None:
+        started, n = time.perf_counter(), context.n_decoded
+        context.prefill(tokens)
+        if context is self.target.context and context.n_decoded > n:
+            self.controller.read(True, context.n_decoded - n, time.perf_counter() - started)
 
     def _append(self, answer: Answer, model: Model, tokens: Sequence[int]) -> Iterator[Text]:
         if answer.done or not tokens:

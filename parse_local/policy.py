@@ -12,6 +12,7 @@ from parse_local.profile import Profile
 from parse_local.segments import Cues
 
 Strategy = Literal[
+    "auto",
     "parse",
     "speculative",
     "fly",
@@ -33,6 +34,7 @@ FlashAttention = Literal["auto", "on", "off"]
 Spec = Literal["none", "draft", "ngram", "eagle3", "mtp", "auto"]
 
 STRATEGIES: dict[Strategy, str] = {
+    "auto": "as parse, as far and as often as measured costs and acceptance say that it pays",
     "parse": "the draft writes, the target verifies all prefixes at once and continues",
     "speculative": "the target with token-level speculation, lossless",
     "fly": "the draft writes; other words pass where the target is undecided",
@@ -146,10 +148,11 @@ class Options:
         window: tokens drafted before each verification; 0 is the whole answer.
             None: 16 for "exact" and "loose" (15 for "fly"), the whole answer otherwise. With
             "confspec" and "specreason" most tokens of a segment (None: 512), with
-            "speculative-thinking" of an opening that is searched for cues (None: 20).
+            "speculative-thinking" of an opening that is searched for cues (None: 20); with
+            "auto" at most so many, None and 0 leave it to the plan.
         after_reject: who goes on after a rejected tail: "target" writes the rest
-            (the paper), "redraft" drafts again. None: "redraft" for "exact" and "loose",
-            "target" otherwise.
+            (the paper), "redraft" drafts again. None: "redraft" for "exact" and "loose" and
+            with "auto", "target" otherwise.
         rule: "first-failure" keeps what lies before the first boundary judged
             incorrect, "longest" the longest prefix judged correct.
         tau_full: P(Correct) that accepts a finished answer whole. None: the profile's, else 0.9.
@@ -180,7 +183,7 @@ class Options:
         thinking: let models that can think do so (`enable_thinking` of their template).
     """
 
-    strategy: Strategy = "parse"
+    strategy: Strategy = "auto"
     accept: AcceptMode | None = None
     window: int | None = None
     after_reject: AfterReject | None = None
@@ -347,13 +350,14 @@ def resolve(options: Options, profile: Profile) -> Policy:
             "use --temperature 0, or --accept exact."
         )
     fly = strategy == "fly"
+    planned = strategy == "auto"
     by_token = accept in ("exact", "loose")
-    windows = {"fly": 15, "confspec": 512, "specreason": 512, "speculative-thinking": 20}
+    windows = {"auto": 0, "fly": 15, "confspec": 512, "specreason": 512, "speculative-thinking": 20}
     return Policy(
         turns=turns,
         accept=accept,
         window=_given(options.window, windows.get(strategy, 16 if by_token else 0)),
-        after_reject=options.after_reject or ("redraft" if by_token else "target"),
+        after_reject=options.after_reject or ("redraft" if by_token or planned else "target"),
         rule=options.rule,
         tau_full=_given(options.tau_full, profile.tau_full),
         tau_prefix=_given(options.tau_prefix, profile.tau_prefix),

@@ -52,6 +52,8 @@ class Tail:
     tokens: list[int] = field(default_factory=list)
     _at: int = 1  # the tail's token that is expected next
     _fresh: bool = True  # the last token stands in for one of the tail's, as far as is known
+    n_agreeing: int = 0
+    """Tokens in front of what was proposed last that the sequence and the tail share."""
 
     MATCH = 8
     """Most tokens compared in front of a place."""
@@ -71,7 +73,7 @@ class Tail:
                 best, place = n, j
         if place < 0:
             return []
-        self._at = place
+        self._at, self.n_agreeing = place, best
         return self.tokens[place : place + n_max]
 
     def _n_agreeing(self, sequence: Sequence[int], j: int) -> int:

@@ -7,7 +7,7 @@ they have in common: a draft is provisional until `settle` or the verifier has d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from parse_local.accept import confidence
@@ -34,8 +34,33 @@ class Stretch:
 class Windows:
     """Drafts of a fixed length, judged at every boundary (PARSE, section 3)."""
 
+    judged: bool = True
+    """Whether the next draft gets verdicts, where the mode asks for any."""
+
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+
+    def tail(self, answer: Answer) -> list[int]:
+        """Tokens of a rejected draft to be verified in place of a new one; mostly none."""
+        return []
+
+    def limit(self, answer: Answer, n_unread: Callable[[], int]) -> int:
+        """Most tokens of the next draft, 0 for none now.
+
+        Args:
+            answer: so far.
+            n_unread: how many tokens of prompt and answer the draft model has not read.
+        """
+        budget = int(self._policy.draft_budget * answer.max_tokens)
+        window = self._policy.window or answer.n_left
+        return min(window, answer.n_left, budget - answer.n_drafted)
+
+    def without_draft(self, answer: Answer) -> Stretch:
+        """What the target writes where there is no draft: with no budget or room left, all."""
+        return Stretch()
+
+    def verified(self, answer: Answer, draft: Draft, found: Round) -> None:
+        """A draft was verified; what is accepted is not yet in the answer."""
 
     def draft_stop(self, answer: Answer) -> Stop | None:
         """What ends the next draft before its limit."""
@@ -59,6 +84,9 @@ class Windows:
             yield Stretch()
         else:
             yield Stretch(self._policy.min_progress - n - 1 if rejected else 0)
+
+    def finished(self, answer: Answer) -> None:
+        """The answer has ended."""
 
 
 class Segments(Windows):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,25 @@ from parse_local.evidence import Evidence
 from parse_local.judge import Judge, Question, marks, verdicts
 from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
+from parse_local.planner import places
 from parse_local.policy import Policy
 
 EARLIER_VERDICTS = 3
 """Boundaries asked about before a finished answer, where the profile compares with them; as
 many as calibration asks about."""
+
+
+class ForkPlanner(Protocol):
+    """Decides what verdicts on prefixes are worth; see `pacing.Planned`."""
+
+    def n_forks(self, n_open: int, n_suffix: int, n_tokens: int) -> int:
+        """How many of `n_open` boundaries to ask at once, 0 for none.
+
+        Args:
+            n_open: boundaries that may be asked.
+            n_suffix: tokens of the question.
+            n_tokens: tokens behind the exact prefix.
+        """
 
 
 class Verifier:
@@ -32,6 +47,9 @@ class Verifier:
         judge: the pair's questions, None where the mode asks none.
         policy: mode, thresholds, boundaries.
         sequential: ask every verdict in a plain pass of its own (for comparison; slow).
+        planner: says which verdicts on prefixes to buy; None asks for all of them at once.
+        clock: told of each verify pass and each batch of questions: whether it is of
+            questions, number of tokens, seconds.
     """
 
     def __init__(
@@ -42,12 +60,16 @@ class Verifier:
         policy: Policy,
         *,
         sequential: bool = False,
+        planner: ForkPlanner | None = None,
+        clock: Callable[[bool, int, float], None] | None = None,
     ) -> None:
         self._context = context
         self._sequential = sequential
         self._sampler = sampler
         self._judge = judge
         self._policy = policy
+        self._planner = planner
+        self._clock = clock
 
     def verify(self, sequence: list[int], draft: Draft) -> tuple[Round, Evidence | None]:
         """Decide how much of a draft stays.
@@ -69,12 +91,16 @@ class Verifier:
             return self._verify_segment(sequence, draft), None
         n_draft = len(draft.tokens)
         policy = self._policy
-        cuts = candidate_boundaries(draft.text, draft.offsets, delta=policy.delta)
         forks = policy.can_accept_prefixes or (policy.asks_earlier and draft.complete)
         judged = self._judge is not None and forks
-        if judged:
-            cuts = self._context.forkable(cuts)
-        wanted = range(n_draft + 1) if self._policy.accept == "loose" else [*cuts, n_draft]
+        cuts: list[int] = []
+        wanted: Sequence[int] = []  # "exact" can end only where the exact prefix does
+        if policy.accepts_boundaries:
+            cuts = candidate_boundaries(draft.text, draft.offsets, delta=policy.delta)
+            cuts = self._context.forkable(cuts) if judged else cuts
+            wanted = [*cuts, n_draft]
+        elif policy.accept == "loose":
+            wanted = range(n_draft + 1)
         evidence = self.score(sequence, draft, wanted, fork_at=cuts if judged else ())
         boundaries: list[Boundary] = []
         if policy.accepts_boundaries and n_draft:
@@ -104,7 +130,7 @@ class Verifier:
             sure = self._sure_stretches(draft, open_cuts, evidence.n_exact)
             doubtful = [c for c in open_cuts if c not in sure]
             chosen = spread(doubtful, min(policy.max_forks, self._context.max_forks))
-            prefixes = prefixes + self._ask(sequence, draft, chosen, evidence)
+            prefixes = prefixes + self._search(sequence, draft, chosen, evidence)
             prefixes += [_boundary(draft, c, confidence=sure[c]) for c in sure]
             prefixes.sort(key=lambda b: b.n_tokens)
         return prefixes + whole
@@ -149,6 +175,31 @@ class Verifier:
             (p_correct,), (mass,) = verdicts(found)
             verdict = {"p_correct": float(p_correct), "label_mass": float(mass)}
         return _boundary(draft, n, complete=draft.complete, **verdict)
+
+    def _search(
+        self, sequence: list[int], draft: Draft, cuts: list[int], evidence: Evidence
+    ) -> list[Boundary]:
+        # All at once; or, with a planner, a few and again between the last of them that passes
+        # and the first that fails. A search presumes that what follows an error fails too,
+        # which is what the rule says.
+        if self._planner is None or self._judge is None or not cuts:
+            return self._ask(sequence, draft, cuts, evidence)
+        n_tokens = len(draft.tokens) - evidence.n_exact
+        n_forks = self._planner.n_forks(len(cuts), len(self._judge.prefix.suffix), n_tokens)
+        if self._policy.rule == "longest" and n_forks:
+            n_forks = len(cuts)
+        found: list[Boundary] = []
+        low, high = 0, len(cuts)
+        while n_forks and low < high:
+            at = [low + i for i in places(high - low, n_forks)]
+            asked = self._ask(sequence, draft, [cuts[i] for i in at], evidence)
+            found += asked
+            for i, boundary in zip(at, asked, strict=True):
+                if not accepts(boundary, self._policy):
+                    high = i
+                    break
+                low = i + 1
+        return found
 
     def judge_all(self, prompt: list[int], draft: Draft) -> Round:
         """Ask at every boundary of an answer, whatever the other evidence says.
@@ -219,11 +270,13 @@ class Verifier:
         )
         missing = sequence[self._context.sync(sequence) :]
         # Before the row of the draft's first token: the state to come back to.
-        places = [len(sequence) - 1, *(len(sequence) + c for c in fork_at)]
+        lengths = [len(sequence) - 1, *(len(sequence) + c for c in fork_at)]
+        started = time.perf_counter()
         for start, rows in self._context.decode(
-            missing + draft.tokens, n_rows=len(draft.tokens) + 1, cuts=places
+            missing + draft.tokens, n_rows=len(draft.tokens) + 1, cuts=lengths
         ):
             evidence.add(start - len(missing) + 1, rows)
+        self._tell(False, len(missing) + len(draft.tokens), started)
         return evidence
 
     def _ask(
@@ -242,7 +295,9 @@ class Verifier:
         mass: list[float | None] = [None] * len(cuts)
         if self._judge is not None and cuts:
             question = self._judge.full if complete else self._judge.prefix
+            started = time.perf_counter()
             found = self._label_logprobs(question, sequence, draft, cuts)
+            self._tell(True, len(cuts) * len(question.suffix), started)
             p_correct, mass = (values.tolist() for values in verdicts(found))
         earlier = [b.p_correct for b in after if b.p_correct is not None]
         boundaries = []
@@ -270,6 +325,10 @@ class Verifier:
                 sequence + draft.tokens, lengths, question.suffix, question.labels
             )
         return self._context.judge(lengths, question.suffix, question.labels)
+
+    def _tell(self, asked: bool, n_tokens: int, started: float) -> None:
+        if self._clock is not None:
+            self._clock(asked, n_tokens, time.perf_counter() - started)
 
 
 def _boundary(draft: Draft, cut: int, **evidence: Any) -> Boundary:

@@ -16,7 +16,12 @@ def ask(text: str) -> list[dict[str, str]]:
 
 
 def answer(engine: Any, question: str | list[dict[str, str]], **options: Any) -> Result:
-    """The result of one answer whose events kept the contract of `parse_local.events`."""
+    """The result of one answer whose events kept the contract of `parse_local.events`.
+
+    By fixed settings (strategy "parse") unless another strategy is named: what is planned
+    depends on the machine's speed.
+    """
+    options = {"strategy": "parse", **options}
     messages = ask(question) if isinstance(question, str) else question
     events = list(engine.stream(messages, Options(**options)))
     return check_contract(events, max_tokens=options.get("max_tokens", Options().max_tokens))

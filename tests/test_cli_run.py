@@ -61,7 +61,8 @@ def test_the_answer_goes_to_stdout_and_statistics_to_stderr(files: list[str]) ->
 
 
 def test_json_has_exactly_the_documented_fields(files: list[str]) -> None:
-    options = ("--accept", "semantic", "--tau", "1", "--delta", "5", "--max-tokens", "30")
+    how = ("--strategy", "parse", "--accept", "semantic")
+    options = (*how, "--tau", "1", "--delta", "5", "--max-tokens", "30")
     found = run_json(files, *options, "hello there")
     documented = {"text", "finish_reason", "usage", "rounds", "tokens", "timings"}
     assert documented <= set(found) <= documented | {"spans"}
@@ -125,7 +126,7 @@ def test_a_temperature_and_a_seed(files: list[str]) -> None:
 
 
 def test_tau_decides_what_is_accepted(files: list[str]) -> None:
-    options = ("--accept", "semantic", "--max-tokens", 29, "hello there")
+    options = ("--strategy", "parse", "--accept", "semantic", "--max-tokens", 29, "hello there")
     everything = run_json(files, "--tau", 0, *options)
     assert [(r["n_draft"], r["n_accept"]) for r in everything["rounds"]] == [(29, 29)]
     nothing = run_json(files, "--tau", 1, *options)
@@ -133,7 +134,8 @@ def test_tau_decides_what_is_accepted(files: list[str]) -> None:
 
 
 def test_show_accepted_marks_the_drafts_part(files: list[str]) -> None:
-    options = ("--accept", "semantic", "--tau", 0, "--max-tokens", 18, "--show-accepted")
+    how = ("--strategy", "parse", "--accept", "semantic", "--tau", 0)
+    options = (*how, "--max-tokens", 18, "--show-accepted")
     result = invoke("run", *files, *options, "hello there")
     assert result.exit_code == 0
     assert "accepted from the draft (100% of the tokens)" in result.stdout

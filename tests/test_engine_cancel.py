@@ -18,9 +18,16 @@ from parse_local.llama.context import Context
 
 QUESTION = "hello there"
 MODES: dict[str, dict[str, Any]] = {
-    "exact": {"accept": "exact"},
-    "whole answer": {"accept": "semantic", "tau_full": 1.0, "tau_prefix": 1.0, "delta": 4},
+    "exact": {"strategy": "parse", "accept": "exact"},
+    "whole answer": {
+        "strategy": "parse",
+        "accept": "semantic",
+        "tau_full": 1.0,
+        "tau_prefix": 1.0,
+        "delta": 4,
+    },
     "redraft": {
+        "strategy": "parse",
         "accept": "semantic",
         "tau_full": 1.0,
         "tau_prefix": 0.001,

@@ -146,7 +146,7 @@ def test_the_answer_of_the_draft_alone_is_the_drafts(engines: dict[Any, Any]) ->
 
 def test_generate_is_stream_without_the_events(engines: dict[Any, Any]) -> None:
     engine = engines["bytes", "close"]
-    options = Options(accept="exact", max_tokens=30)
+    options = Options(strategy="parse", accept="exact", max_tokens=30)
     assert (
         engine.generate(ask("hello there"), options).text
         == answer(engine, "hello there", accept="exact", max_tokens=30).text

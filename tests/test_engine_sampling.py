@@ -93,7 +93,14 @@ def test_the_first_two_tokens_are_distributed_as_the_targets(
 
     monkeypatch.setattr(engine_module, "Answer", Kept)
     for seed in range(N_SEEDS):
-        options = Options(accept="exact", window=window, max_tokens=2, seed=seed, **SHAPES[shape])
+        options = Options(
+            strategy="parse",
+            accept="exact",
+            window=window,
+            max_tokens=2,
+            seed=seed,
+            **SHAPES[shape],
+        )
         n_accept += engine.generate(ask(QUESTION), options).tokens.n_accept
         pair = tuple(tokens[-1])
         written[pair if pair in expected else None] += 1  # type: ignore[index]

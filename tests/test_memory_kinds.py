@@ -377,7 +377,7 @@ def test_verdicts_accept_prefixes(load: Callable[..., Any], tiny: Tiny, name: st
 def _options(values: dict[str, Any]) -> Any:
     from parse_local import Options
 
-    return Options(**values)
+    return Options(**{"strategy": "parse", **values})
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -25,10 +25,10 @@ def test_nothing_lossy_happens_without_a_calibrated_profile() -> None:
 
 
 def test_defaults_follow_the_mode() -> None:
-    exact = resolve(Options(accept="exact"), Profile())
+    exact = resolve(Options(strategy="parse", accept="exact"), Profile())
     assert (exact.window, exact.after_reject) == (16, "redraft")
     assert (exact.asks_verdicts, exact.needs_logprobs) == (False, False)
-    semantic = resolve(Options(accept="semantic"), Profile())
+    semantic = resolve(Options(strategy="parse", accept="semantic"), Profile())
     assert (semantic.window, semantic.after_reject) == (0, "target")  # the paper's setting
     assert (semantic.asks_verdicts, semantic.needs_logprobs) == (True, False)
     fused = resolve(Options(accept="fused"), Profile(fusion=FUSION))
@@ -50,8 +50,17 @@ def test_only_evidence_that_counts_is_bought(term: str, bought: tuple[bool, ...]
     assert (policy.asks_verdicts, policy.needs_logprobs, policy.asks_earlier) == bought
 
 
+@pytest.mark.parametrize("accept", ["exact", "loose", "semantic"])
+def test_auto_leaves_windows_to_the_plan(accept: str) -> None:
+    how: dict[str, Any] = {"strategy": "auto", "accept": accept}
+    planned = resolve(Options(**how), Profile())
+    assert (planned.window, planned.after_reject) == (0, "redraft")
+    given = resolve(Options(window=8, after_reject="target", **how), Profile())
+    assert (given.window, given.after_reject) == (8, "target")
+
+
 def test_loose_drafts_windows_and_asks_no_verdicts() -> None:
-    loose = resolve(Options(accept="loose"), Profile())
+    loose = resolve(Options(strategy="parse", accept="loose"), Profile())
     assert (loose.window, loose.after_reject, loose.min_progress) == (16, "redraft", 4)
     assert (loose.loose_entropy, loose.loose_window) == (0.8, 6)
     assert (loose.asks_verdicts, loose.needs_logprobs) == (False, True)

@@ -108,7 +108,9 @@ def test_speculated_text_differs_from_the_plain_only_at_near_ties(spec: str) -> 
 def test_a_continuation_takes_tokens_from_the_rejected_tail() -> None:
     engine = load_pair("qwen2.5-coder-1.5b", spec="ngram", n_ctx=1024)
     messages = ask("Write a Python class for a stack with push, pop, peek and is_empty.")
-    options = Options(accept="semantic", tau_full=1.0, tau_prefix=1.0, max_tokens=80)
+    options = Options(
+        strategy="parse", accept="semantic", tau_full=1.0, tau_prefix=1.0, max_tokens=80
+    )
     result = engine.generate(messages, options)
     assert len(result.rounds) == 1
     written = result.usage.completion_tokens - result.rounds[0].n_accept
@@ -120,7 +122,7 @@ def test_a_continuation_takes_tokens_from_the_rejected_tail() -> None:
 def test_a_prompt_is_never_decoded_twice(engine: Engine) -> None:
     engine.forget()
     messages = ask(SAMPLES[0]["prompt"])
-    first = engine.generate(messages, Options(accept="semantic", max_tokens=60))
+    first = engine.generate(messages, Options(strategy="parse", accept="semantic", max_tokens=60))
     r = first.rounds[0]
     # The whole answer is one round here: prompt, draft, and what the target wrote after
     # a rejection; the last token of an answer is never decoded.
@@ -135,7 +137,7 @@ def test_a_prompt_is_never_decoded_twice(engine: Engine) -> None:
             {"role": "assistant", "content": first.text},
             {"role": "user", "content": "Thanks. Now in one sentence, please."},
         ],
-        Options(accept="semantic", max_tokens=20),
+        Options(strategy="parse", accept="semantic", max_tokens=20),
     )
     assert second.tokens.reused >= first.usage.prompt_tokens
     assert second.tokens.reused_draft >= first.usage.prompt_tokens
@@ -146,7 +148,7 @@ def test_a_draft_with_another_vocabulary() -> None:
     assert not engine.shared_vocabulary
     messages = ask("Antworte kurz: was bedeutet 猫? Benutze ein Emoji wie 🐈 oder 👩‍💻.")
     alone = engine.generate(messages, Options(strategy="target", max_tokens=40))
-    events = list(engine.stream(messages, Options(accept="exact", max_tokens=40)))
+    events = list(engine.stream(messages, Options(strategy="parse", accept="exact", max_tokens=40)))
     assert isinstance(events[-1], Finished)
     result = events[-1].result
     assert result.text == "".join(e.text for e in events if isinstance(e, Text))
@@ -156,7 +158,9 @@ def test_a_draft_with_another_vocabulary() -> None:
     text = "猫 heißt Katze. 🐈\nUnd 👩‍💻 ist eine Programmiererin."
     assert judged.boundaries[-1].n_chars == len(text)
     assert all(0 < (b.p_correct or 0) < 1 for b in judged.boundaries)
-    options = Options(accept="semantic", tau_full=0.5, tau_prefix=0.5, max_tokens=40)
+    options = Options(
+        strategy="parse", accept="semantic", tau_full=0.5, tau_prefix=0.5, max_tokens=40
+    )
     semantic = engine.generate(messages, options)
     assert semantic.text
     engine.close()
@@ -181,17 +185,19 @@ def test_a_sliding_window_drafts_judges_and_is_written_on() -> None:
     engine = load_pair(target=gemma, draft=gemma, flash_attn="off")
     alone = engine.generate(messages, Options(strategy="target", max_tokens=32))
     assert alone.usage.prompt_tokens > 2 * 512
-    exact = engine.generate(messages, Options(accept="exact", max_tokens=32))
+    exact = engine.generate(messages, Options(strategy="parse", accept="exact", max_tokens=32))
     # Its own draft, but for near-ties between batches of one and of many.
     assert exact.accepted_share > 0.5
     assert exact.text[:20] == alone.text[:20]
     assert exact.tokens.reused >= alone.usage.prompt_tokens - 1
-    cut = Options(accept="semantic", tau_full=1.0, tau_prefix=0.0, delta=8, max_tokens=32)
+    cut = Options(
+        strategy="parse", accept="semantic", tau_full=1.0, tau_prefix=0.0, delta=8, max_tokens=32
+    )
     judged = engine.generate(messages, cut)
     assert judged.rounds[0].n_accept > 0
     again = engine.generate(
         [*messages, {"role": "assistant", "content": judged.text}, *ask("And the dog?")],
-        Options(max_tokens=8),
+        Options(strategy="parse", max_tokens=8),
     )
     assert again.tokens.reused > 2 * 512
     engine.close()
@@ -199,6 +205,6 @@ def test_a_sliding_window_drafts_judges_and_is_written_on() -> None:
     engine = load_pair(target=paths("qwen2.5-coder-1.5b")[0], draft=gemma)
     short = ask("Name three prime numbers.")
     alone = engine.generate(short, Options(strategy="target", max_tokens=24))
-    found = engine.generate(short, Options(accept="exact", max_tokens=24))
+    found = engine.generate(short, Options(strategy="parse", accept="exact", max_tokens=24))
     assert found.text[:12] == alone.text[:12]
     engine.close()

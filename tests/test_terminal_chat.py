@@ -151,7 +151,7 @@ def test_strategy_and_accept_change_the_options(capsys: pytest.CaptureFixture[st
 def test_what_the_pair_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     engine = Scripted()
     chat(engine, "/accept fused\r/strategy trget\r/accept 7\ra\r")
-    assert (engine.options[0].strategy, engine.options[0].accept) == ("parse", None)
+    assert (engine.options[0].strategy, engine.options[0].accept) == ("auto", None)
     err = capsys.readouterr().err
     assert "--accept fused needs a profile" in err
     assert "There is no strategy trget. Did you mean target?" in err
@@ -171,7 +171,7 @@ def test_help_and_stats(capsys: pytest.CaptureFixture[str]) -> None:
     chat(Scripted(), "/stats\r/help\ra\r/stats\r")
     err = capsys.readouterr().err
     assert "There is no answer yet." in err
-    assert "/strategy NAME  Who writes: parse, speculative, fly, confspec, specreason," in err
+    assert "/strategy NAME  Who writes: auto, parse, speculative, fly, confspec," in err
     assert "decoded by the target" in err
 
 

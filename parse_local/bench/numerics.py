@@ -129,7 +129,7 @@ def compare_exact(
     engine.forget()
     alone = engine.generate(messages, Options(strategy="target", max_tokens=max_tokens)).text
     engine.forget()
-    options = Options(accept="exact", max_tokens=max_tokens, window=window)
+    options = Options(strategy="parse", accept="exact", max_tokens=max_tokens, window=window)
     exact = engine.generate(messages, options).text
     model = engine.target.model
     a, b = model.tokenize(alone), model.tokenize(exact)

@@ -188,8 +188,12 @@ class Context:
             it), and never all of `tokens`, because the last one has to be decoded for
             its output row.
         """
-        self.truncate(_n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1)))
+        self.truncate(self.n_shared(tokens))
         return len(self.tokens)
+
+    def n_shared(self, tokens: Sequence[int]) -> int:
+        """Tokens of the cache that are the first ones of `tokens`, never all of these."""
+        return _n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Make the main sequence `tokens` without its last, decoding only what is missing.

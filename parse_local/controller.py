@@ -1,0 +1,191 @@
+"""What an engine has learnt from its answers so far, and what it plans from that.
+
+The state outlives an answer: acceptance, costs and the account of losses go from turn to
+turn of a chat, and are forgotten slowly, because they follow the text.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from parse_local.costs import CostCurve, Curve, LearnedCurve, PairCosts
+from parse_local.learning import Account, Rate
+from parse_local.planner import Costs, WindowPlan, plan_windows
+
+
+class Confidence:
+    """How often the target agrees with a drafted token, by the draft's own probability of it.
+
+    Each bucket of probabilities has a rate of its own. What it starts from is the
+    probability itself, scaled by how all buckets together have done, so that a draft which is
+    sure of itself and wrong is found out after a few tokens and not once in every bucket.
+    """
+
+    EDGES = (0.3, 0.5, 0.7, 0.85, 0.93, 0.97, 0.99, 0.997, 0.9995)
+    PRIOR = (0.36, 0.55, 0.68, 0.81, 0.89, 0.94, 0.96, 0.975, 0.985, 0.99)
+    SHARES = (0.04, 0.06, 0.07, 0.07, 0.06, 0.06, 0.08, 0.1, 0.14, 0.32)
+    KEEP = 0.94  # of the counts, for each draft
+    WEIGHT, POOLED_WEIGHT, SHARES_WEIGHT = 4.0, 3.0, 20.0
+
+    def __init__(self) -> None:
+        self._rates = [Rate(0.0, self.WEIGHT, self.KEEP) for _ in self.PRIOR]
+        self._held = self._expected = 0.0
+        self._drafted = [share * self.SHARES_WEIGHT for share in self.SHARES]
+
+    def chance(self, logprob: float) -> float:
+        """Chance (0 to 1) that the target agrees with a token of this log-probability (nats)."""
+        return self._value(self._bucket(logprob))
+
+    def chances(self) -> list[tuple[float, float]]:
+        """Share and chance of each bucket, as `planner.plan_windows` takes them."""
+        total = sum(self._drafted)
+        return [(n / total, self._value(b)) for b, n in enumerate(self._drafted)]
+
+    def update(self, logprobs: Sequence[float], n_agreed: int) -> None:
+        """The target has read a draft.
+
+        Args:
+            logprobs: of all its tokens (nats).
+            n_agreed: tokens from the start that it agreed with. What follows the
+                next one says nothing: the target read it behind a token that is not its own.
+        """
+        buckets = [self._bucket(logprob) for logprob in logprobs]
+        self._drafted = [self.KEEP * n for n in self._drafted]
+        for b in buckets:
+            self._drafted[b] += 1
+        tried = buckets[: n_agreed + 1]
+        for b in set(tried):
+            self._rates[b].update(buckets[:n_agreed].count(b), tried.count(b))
+        self._held = self.KEEP * self._held + n_agreed
+        self._expected = self.KEEP * self._expected + sum(self.PRIOR[b] for b in tried)
+
+    def _bucket(self, logprob: float) -> int:
+        return bisect_right(self.EDGES, math.exp(logprob))
+
+    def _value(self, bucket: int) -> float:
+        scale = (self._held + self.POOLED_WEIGHT) / (self._expected + self.POOLED_WEIGHT)
+        rate = self._rates[bucket]
+        prior = min(1.0, self.PRIOR[bucket] * scale)
+        return (rate.held + prior * rate.weight) / (rate.tried + rate.weight)
+
+
+class LearnedCosts:
+    """Costs of a pair that follow what the run measures.
+
+    Args:
+        draft, target, target_bare: as in `costs.PairCosts`.
+    """
+
+    def __init__(self, draft: LearnedCurve, target: LearnedCurve, bare: LearnedCurve) -> None:
+        self.draft = draft
+        self.target = target
+        self.target_bare = bare
+
+
+SLOPE = 0.15
+"""Of one token's decode, what every further token in a batch costs until it was measured: less
+than on most CPUs, because a size that looks too dear is never tried and so never measured."""
+
+
+def guess_costs(draft_bytes: int, target_bytes: int) -> LearnedCosts:
+    """Costs of models of these sizes before anything was measured."""
+
+    def curve(n_bytes: int) -> LearnedCurve:
+        one = CostCurve.guess(n_bytes).seconds(1)
+        return LearnedCurve(CostCurve(((1, one), (512, one * (1 + 511 * SLOPE)))), trust=0)
+
+    return LearnedCosts(curve(draft_bytes), curve(target_bytes), curve(target_bytes))
+
+
+class Controller:
+    """Learns and plans for one pair.
+
+    Args:
+        costs: measured ones (`parse-local tune`), from which the run's own timings go on;
+            or what `guess_costs` gives.
+        learns_costs: False keeps them as they are.
+    """
+
+    ALLOWANCE = 0.02  # of plain time may be lost
+    START, MOST = 16.0, 48.0  # the account, in plain tokens: at first, and at most
+    MARGIN = 1.03  # a plan has to promise this much more than plain decoding
+    REPLAN_EVERY = 4  # updates, once there were a few
+
+    def __init__(self, costs: PairCosts | LearnedCosts, *, learns_costs: bool = True) -> None:
+        self.costs: Costs
+        if isinstance(costs, PairCosts) and learns_costs:
+            curves = (costs.draft, costs.target, costs.target_bare)
+            self.costs = LearnedCosts(*(LearnedCurve(curve) for curve in curves))
+        else:
+            self.costs = costs
+        self.account = Account(self.START, self.MOST, self.ALLOWANCE)
+        self.whole_account = Account(8 * self.START, 16 * self.START, self.ALLOWANCE)
+        self.confidence = Confidence()
+        self.n_tokens = Rate(200.0, weight=2.0, keep=0.9)
+        """Tokens of an answer: the mean, as a rate of tokens to answers."""
+        self.whole = Rate(0.5, weight=4.0)
+        """Whole drafts that their verdict accepts."""
+        self.exact = Rate(0.4, weight=400.0)
+        """Share of a rejected whole draft that stays."""
+        self.prefix = Rate(0.3, weight=3.0)
+        """Rejected whole drafts of which prefix verdicts keep more than the exact prefix."""
+        self.prefix_share = Rate(0.2, weight=400.0)
+        """Share of the open rest that they keep then."""
+        self.per_draft_token = Rate(1.0, weight=50.0)
+        """Target tokens of a draft token: not 1 where the vocabularies differ."""
+        self._tails: dict[int, Rate] = {}
+        self._plan: WindowPlan | None = None
+        self._n_updates = 0
+        self._planned_at = 0
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds of a token that the target writes alone."""
+        return self.costs.target.seconds(1)
+
+    def tail_rate(self, n_agreeing: int) -> Rate:
+        """Rate of a rejected tail's tokens, by how many tokens in front of them agree."""
+        return self._tails.setdefault(min(n_agreeing, 3), Rate(0.7))
+
+    def plan(self) -> WindowPlan:
+        """The plan for windows, brought up to date now and then: it takes a millisecond or two."""
+        every = min(self.REPLAN_EVERY, 1 + self._planned_at // 4)
+        if self._plan is None or self._n_updates >= self._planned_at + every:
+            self._planned_at = self._n_updates
+            self._plan = plan_windows(
+                self.costs,
+                self.confidence.chances(),
+                n_per_token=self.per_draft_token.value,
+                guess=self._plan.seconds_per_token if self._plan else None,
+            )
+        return self._plan
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the plan promises enough to draft by it."""
+        plan = self.plan()
+        return plan.drafts and plan.plain_s > self.MARGIN * plan.seconds_per_token
+
+    def updated(self) -> None:
+        """Something was learnt that plans depend on."""
+        self._n_updates += 1
+
+    def n_expected(self, n_written: int, n_left: int) -> float:
+        """Tokens that an answer of `n_written` tokens is still likely to get, at most `n_left`."""
+        mean = self.n_tokens.value
+        return min(n_left, max(mean - n_written, mean / 4))
+
+    def drafted(self, n_tokens: int, seconds: float) -> None:
+        """The draft model decoded so many tokens."""
+        _observe(self.costs.draft, n_tokens, seconds)
+
+    def read(self, bare: bool, n_tokens: int, seconds: float) -> None:
+        """The target decoded so many tokens; `bare` with an output row for hardly any."""
+        _observe(self.costs.target_bare if bare else self.costs.target, n_tokens, seconds)
+
+
+def _observe(curve: Curve, n_tokens: int, seconds: float) -> None:
+    if isinstance(curve, LearnedCurve):
+        curve.observe(n_tokens, seconds)

@@ -1,0 +1,209 @@
+"""The strategy "auto": the target's own text, drafts where they pay, a bounded loss where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import answer, ask
+from tiny_gguf import READABLE
+
+from parse_local import Options
+from parse_local.controller import Controller
+from parse_local.costs import CostCurve, PairCosts
+from parse_local.events import Drafted, Result, Text
+
+# A target at 85 ms a token that reads 16 for the price of three, and a draft at 25 ms.
+TARGET = CostCurve(((1, 0.085), (4, 0.13), (16, 0.272), (64, 0.77), (512, 6.0)))
+COSTS = PairCosts(CostCurve(((1, 0.025), (512, 2.5))), TARGET, TARGET)
+SLOW_DRAFT = PairCosts(CostCurve(((1, 0.2), (512, 5.0))), TARGET, TARGET)
+
+DRAFTS: dict[str, dict[str, Any]] = {
+    "the target itself": {"seed": 1},
+    "close": {"seed": 2, "weights_from": 1, "noise": 0.05},
+    "hostile": {"seed": 3},
+    "close, other vocabulary": {"seed": 2, "weights_from": 1, "vocab_seed": 5},
+    "hostile, other vocabulary": {"seed": 3, "vocab_seed": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def engines(load_once: Callable[..., Any], tiny: Callable[..., Path]) -> dict[str, Any]:
+    target = tiny(seed=1, bias=READABLE)
+    return {
+        name: load_once(target=target, draft=tiny(bias=READABLE, **draft))
+        for name, draft in DRAFTS.items()
+    }
+
+
+def reset(engine: Any, costs: PairCosts = COSTS) -> Any:
+    """The engine as if it had just been loaded, on a machine with these costs."""
+    engine.forget()
+    engine.controller = Controller(costs, learns_costs=False)
+    return engine
+
+
+def seconds(result: Result, costs: PairCosts) -> float:
+    """What the decodes of an answer cost on that machine; the target's prompt apart."""
+    n_own = result.usage.completion_tokens - sum(r.n_accept + 1 for r in result.rounds)
+    decodes = costs.target.seconds(1) * n_own
+    decodes += sum(costs.target.seconds(1 + r.n_draft) for r in result.rounds)
+    return decodes
+
+
+@pytest.mark.parametrize("costs", [COSTS, SLOW_DRAFT], ids=["fast draft", "slow draft"])
+@pytest.mark.parametrize("draft", sorted(DRAFTS))
+def test_the_text_is_the_targets(engines: dict[str, Any], draft: str, costs: PairCosts) -> None:
+    engine = reset(engines[draft], costs)
+    for question in ("hello there", "日本語で答えて。", "Write the code."):
+        for more in ({}, {"stop": ("gw", "%")}, {"repeat_penalty": 1.3}, {"window": 3}):
+            common = {"max_tokens": 60, **{k: v for k, v in more.items() if k != "window"}}
+            alone = answer(engine, question, strategy="target", **common)
+            found = answer(engine, question, strategy="auto", **{**common, **more})
+            assert found.text == alone.text
+            assert found.finish_reason == alone.finish_reason
+            assert all(r.n_accept == r.n_exact for r in found.rounds)
+
+
+@pytest.mark.parametrize("draft", sorted(DRAFTS))
+def test_a_seed_gives_the_targets_own_text(engines: dict[str, Any], draft: str) -> None:
+    # Whatever the plan, which depends on measured times.
+    how: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 50}
+    texts = {
+        answer(reset(engines[draft], costs), "hello there", strategy=strategy, **how).text
+        for strategy in ("auto", "target")
+        for costs in (COSTS, SLOW_DRAFT)
+    }
+    assert len(texts) == 1
+
+
+def test_a_good_draft_writes_nearly_everything(engines: dict[str, Any]) -> None:
+    engine = reset(engines["the target itself"])
+    for _ in range(3):
+        found = answer(engine, "hello there", strategy="auto", max_tokens=150)
+    assert found.accepted_share > 0.9
+    assert len(found.rounds) <= 150 / 12  # long windows, once it is known to be good
+    assert seconds(found, COSTS) + 0.025 * found.tokens.draft_decoded < 0.7 * 150 * 0.085
+
+
+def test_the_first_token_is_the_targets_own_and_comes_at_once(engines: dict[str, Any]) -> None:
+    engine = reset(engines["the target itself"])
+    events = list(engine.stream(ask("hello there"), Options(strategy="auto", max_tokens=40)))
+    first = events[0]
+    assert isinstance(first, Text)
+    assert first.source == "target"
+    assert any(isinstance(e, Drafted) for e in events)
+
+
+def test_a_draft_that_cannot_pay_is_never_run(engines: dict[str, Any]) -> None:
+    engine = reset(engines["the target itself"], SLOW_DRAFT)
+    engine.controller.account.balance = 0.0
+    found = answer(engine, "hello there", strategy="auto", max_tokens=60)
+    assert found.tokens.draft_decoded == 0
+    assert found.rounds == ()
+    # An answer too short to earn what reading the prompt costs the draft.
+    reset(engine).controller.account.balance = 0.1
+    found = answer(engine, "hello there " * 40, strategy="auto", max_tokens=3)
+    assert found.tokens.draft_decoded == 0
+
+
+@pytest.mark.parametrize("draft", ["hostile", "hostile, other vocabulary"])
+def test_hostile_drafts_cost_a_bounded_amount(engines: dict[str, Any], draft: str) -> None:
+    engine = reset(engines[draft])
+    plain_s = COSTS.target.seconds(1)
+    lost = n_tokens = 0.0
+    for i in range(20):
+        engine.draft.context.clear()  # every prompt is new to it
+        found = answer(engine, f"question {i}", strategy="auto", max_tokens=100)
+        n_tokens += found.usage.completion_tokens
+        draft_s = 0.0
+        if found.tokens.draft_decoded:
+            n_prompt = found.usage.prompt_tokens  # about as many in its own tokens
+            n_written = max(0, found.tokens.draft_decoded - n_prompt)
+            draft_s = COSTS.draft.seconds(n_prompt) + n_written * COSTS.draft.seconds(1)
+        lost += seconds(found, COSTS) + draft_s - found.usage.completion_tokens * plain_s
+    # 16 tokens' worth, once, and 2% of the rest.
+    assert lost <= (16 + 0.02 * n_tokens + 5) * plain_s
+    assert lost <= 0.05 * n_tokens * plain_s
+    # It is still tried now and then: the text may change.
+    assert found.tokens.draft_decoded > 0 or engine.controller.account.balance < 10
+
+
+def test_a_hostile_draft_that_turns_good_is_found_out(engines: dict[str, Any]) -> None:
+    engine = reset(engines["the target itself"])
+    confidence = engine.controller.confidence
+    for _ in range(30):
+        confidence.update([-0.01] * 4, n_agreed=0)
+    engine.controller.updated()
+    assert not engine.controller.drafts
+    shares = [
+        answer(engine, "hello there", strategy="auto", max_tokens=200).accepted_share
+        for _ in range(8)
+    ]
+    assert shares[-1] > 0.8
+
+
+def test_windows_stop_where_the_draft_is_unsure(engines: dict[str, Any]) -> None:
+    engine = reset(engines["close"])
+    confidence = engine.controller.confidence
+    for _ in range(60):  # sure tokens hold, unsure ones never do
+        confidence.update([-0.001] * 12 + [-1.5], n_agreed=12)
+    engine.controller.updated()
+    sure, unsure = confidence.chance(-0.001), confidence.chance(-1.5)
+    assert engine.controller.plan().goes_on(4, sure**4)
+    assert not engine.controller.plan().goes_on(4, sure**3 * unsure)
+
+
+def test_without_a_draft_model_the_target_writes(
+    load: Callable[..., Any], tiny: Callable[..., Path]
+) -> None:
+    engine = load(target=tiny(seed=1))
+    alone = answer(engine, "hello there", strategy="target", max_tokens=20)
+    assert answer(engine, "hello there", strategy="auto", max_tokens=20).text == alone.text
+
+
+# verdicts
+
+CHEAP_QUESTIONS = PairCosts(COSTS.draft, TARGET, CostCurve(((1, 0.01), (512, 1.0))))
+VERDICTS: dict[str, Any] = {"strategy": "auto", "accept": "semantic", "max_tokens": 120}
+
+
+@pytest.fixture(scope="module")
+def ending(load_once: Callable[..., Any], tiny: Callable[..., Path]) -> Any:
+    """A pair whose drafts end."""
+    return load_once(target=tiny(seed=1), draft=tiny(seed=3, bias={"<|im_end|>": 16.0}))
+
+
+def test_whole_answers_are_drafted_where_verdicts_accept_them(ending: Any) -> None:
+    engine = reset(ending, CHEAP_QUESTIONS)
+    engine.controller.whole.update(100, 100)
+    found = answer(engine, "hello there", tau_full=0.0, **VERDICTS)
+    (only,) = found.rounds
+    assert only.whole
+    assert only.boundaries[-1].complete
+    # Where they never do, windows are written, and nothing is asked.
+    for _ in range(40):
+        engine.controller.whole.update(0, 10)
+        engine.controller.exact.update(0, 100)
+    found = answer(engine, "hello there", tau_full=1.0, **VERDICTS)
+    assert found.tokens.suffix_decoded == 0
+    assert found.text == answer(engine, "hello there", strategy="target", max_tokens=120).text
+
+
+def test_prefix_verdicts_are_searched_for_or_not_bought(engines: dict[str, Any]) -> None:
+    asked, kept = {}, {}
+    for chance in (1, 0):
+        engine = reset(engines["hostile"], CHEAP_QUESTIONS)
+        engine.controller.whole.update(400, 400)
+        for _ in range(50):
+            engine.controller.prefix.update(10 * chance, 10)
+            engine.controller.prefix_share.update(800, 1000)
+        found = answer(engine, "hello there", delta=4, tau_prefix=0.0, **VERDICTS)
+        asked[chance] = len(found.rounds[0].boundaries)
+        kept[chance] = found.rounds[0].n_accept
+    # All prefixes pass: the last of some thirty is found by asking at a few.
+    assert kept[1] >= 112
+    assert 3 <= asked[1] < 16
+    assert (asked[0], kept[0]) == (0, 0)

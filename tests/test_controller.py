@@ -1,0 +1,106 @@
+"""What is learnt from answers: rates, an account of losses, confidence, costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from parse_local.controller import Confidence, Controller, guess_costs
+from parse_local.costs import CostCurve, PairCosts
+from parse_local.learning import Account, Rate
+
+
+def test_a_rate_moves_from_its_prior_to_what_was_counted() -> None:
+    rate = Rate(0.5, weight=4.0, keep=1.0)
+    assert rate.value == 0.5
+    rate.update(3, 4)
+    assert rate.value == (3 + 2) / (4 + 4)
+    forgetful = Rate(0.5, weight=1.0, keep=0.5)
+    forgetful.update(4, 4)
+    forgetful.update(0, 4)
+    assert forgetful.value == (2 + 0.5) / (6 + 1)
+
+
+def test_an_account_bounds_what_is_lost() -> None:
+    account = Account(start=10.0, most=12.0, allowance=0.02)
+    account.book(-11.0)
+    assert account.balance == -1.0
+    account.wrote(100)
+    assert account.balance == pytest.approx(1.0)
+    account.book(50.0)
+    assert account.balance == 12.0
+
+
+def test_confidence_is_calibrated_by_what_the_target_says() -> None:
+    confidence = Confidence()
+    sure, unsure = math.log(0.98), math.log(0.4)
+    before = confidence.chance(sure)
+    assert confidence.chance(unsure) < before
+    # The draft is unsure in vain: the target agrees with all of it.
+    for _ in range(40):
+        confidence.update([sure, unsure, sure], n_agreed=3)
+    assert confidence.chance(unsure) > 0.9
+    assert confidence.chance(sure) > before
+    # Now each sure token is wrong, and what follows it says nothing.
+    for _ in range(40):
+        confidence.update([sure, unsure, unsure], n_agreed=0)
+    assert confidence.chance(sure) < 0.2
+
+
+def test_a_draft_that_is_sure_and_wrong_is_found_out_in_every_bucket_at_once() -> None:
+    confidence = Confidence()
+    for _ in range(6):
+        confidence.update([math.log(0.98)], n_agreed=0)
+    assert confidence.chance(math.log(0.9999)) < 0.5  # never seen, and 0.99 by itself
+    shares = confidence.chances()
+    assert sum(share for share, _ in shares) == pytest.approx(1.0)
+
+
+FLAT = CostCurve(((1, 1.0), (512, 10.0)))
+CHEAP = PairCosts(CostCurve(((1, 0.1), (512, 1.0))), FLAT, FLAT)
+
+
+def test_the_plan_follows_what_is_learnt() -> None:
+    controller = Controller(CHEAP, learns_costs=False)
+    assert controller.drafts
+    for _ in range(20):
+        controller.confidence.update([math.log(0.98)] * 4, n_agreed=0)
+        controller.updated()
+    assert not controller.drafts
+    assert controller.plan().mean_window == 0
+
+
+def test_costs_follow_the_runs_own_timings() -> None:
+    controller = Controller(CHEAP)
+    assert controller.drafts
+    for _ in range(20):  # the draft turns out to be as slow as the target
+        controller.drafted(1, 1.0)
+        controller.updated()
+    assert controller.costs.draft.seconds(1) == 1.0
+    assert not controller.drafts
+    controller.read(False, 1, 5.0)
+    assert controller.costs.target_bare.seconds(1) == 1.0
+    fixed = Controller(CHEAP, learns_costs=False)
+    fixed.drafted(1, 1.0)
+    assert fixed.costs.draft.seconds(1) == 0.1
+
+
+def test_unmeasured_costs_are_those_of_the_sizes_and_batches_look_cheap() -> None:
+    costs = guess_costs(1_000_000_000, 3_000_000_000)
+    assert costs.target.seconds(1) == pytest.approx(3 * costs.draft.seconds(1))
+    assert costs.target.seconds(11) == pytest.approx(2.5 * costs.target.seconds(1))
+    assert Controller(costs).drafts
+    costs.target.observe(11, 1.5)
+    assert costs.target.seconds(11) == pytest.approx(1.5)
+
+
+def test_how_long_an_answer_still_gets() -> None:
+    controller = Controller(CHEAP)
+    assert controller.n_expected(0, 1000) == 200
+    assert controller.n_expected(150, 1000) == 50
+    assert controller.n_expected(500, 1000) == 50
+    assert controller.n_expected(0, 16) == 16
+    for _ in range(30):
+        controller.n_tokens.update(20, 1)
+    assert controller.n_expected(0, 1000) < 60
