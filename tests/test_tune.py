@@ -24,6 +24,7 @@ from parse_local.cli import main
 from parse_local.costs import SIZES, CostCurve, PairCosts
 from parse_local.errors import Cancelled
 from parse_local.fingerprint import fingerprint
+from parse_local.llama.quantize import Recipe
 from parse_local.paths import tune_dir
 from parse_local.policy import LoadOptions
 from parse_local.tune import store
@@ -306,6 +307,22 @@ def test_tune_from_end_to_end(pair: list[str], tuned: dict[str, Any]) -> None:
     assert "freed" in invoke("tune", "--reset", *pair).stderr
     assert not list(tune_dir().iterdir())
     assert "Note" not in invoke(*run).stderr
+
+
+def test_a_requantised_target_is_announced_as_another_model(pair: list[str]) -> None:
+    path = Path(pair[1])
+    request = Request(path, n_gpu_layers=0, requantise=True, n_threads=1)
+    tuner = Tuner({"target": request}, budget_s=1.0, recipes=[Recipe("q8_0", "q8_0")])
+    list(tuner.run())
+    found = look_up({"target": path}, LoadOptions())
+    assert found.paths["target"].name == f"{path.stem}.q8_0.target-{fingerprint(path)}.gguf"
+    assert found.notes == (
+        "Tuned for this machine: the target runs as q8_0, which changes the answers; "
+        "--no-tuned leaves it as it was.",
+    )
+    (candidate,) = tuner.records["target"].candidates
+    assert candidate.verdict == "used"
+    assert candidate.n_bytes == found.paths["target"].stat().st_size
 
 
 def test_stopping_leaves_nothing_behind(pair: list[str]) -> None:

@@ -115,17 +115,22 @@ def _change(seconds: float, speed: float) -> str:
 
 
 def _curves(records: Records) -> Table:
-    table = _table("Milliseconds a token, by tokens in one decode", "", *map(str, SIZES))
-    for role, record in records.items():
-        for name, curve in (("", record.bare), (", every row", record.rows)):
-            if curve is not None:
-                table.add_row(f"{role}{name}", *(f"{curve.per_token(n) * 1e3:.3g}" for n in SIZES))
+    curves = [
+        (f"{role}{name}", curve)
+        for role, record in records.items()
+        for name, curve in (("", record.bare), (", every row", record.rows))
+        if curve is not None
+    ]
+    table = _table("Milliseconds a token", "in one decode", *(name for name, _ in curves))
+    for n in SIZES:
+        tokens = "1 token" if n == 1 else f"{n} tokens"
+        table.add_row(tokens, *(f"{curve.per_token(n) * 1e3:.3g}" for _, curve in curves))
     return table
 
 
 def _candidates(role: Role, record: Record) -> Table:
-    columns = ("", "size", "speed", "agrees", "perplexity", "")
-    table = _table(f"Requantisations of the {role}", *columns)
+    table = _table(f"Requantisations of the {role}", "", "size", "speed", "agrees", "perplexity")
+    table.add_column("", overflow="fold")
     for c in record.candidates:
         q = c.quality
         table.add_row(

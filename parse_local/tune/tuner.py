@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -38,25 +38,18 @@ from parse_local.tune.store import Candidate, Record, Requantised, Setting
 GROWTH = 1.5
 """A requantisation that would be larger than the original by this factor is not made."""
 
-RECIPES: dict[Role, tuple[Recipe, ...]] = {
-    "draft": (
-        Recipe("q4_0", "q4_0"),
-        Recipe("q4_0-output-q8_0", "q4_0", "q8_0"),
-        Recipe("output-q8_0", None, "q8_0"),
-        Recipe("q8_0", "q8_0"),
-    ),
-    "target": (
-        Recipe("output-q8_0", None, "q8_0"),
-        Recipe("q4_0-output-q8_0", "q4_0", "q8_0"),
-        Recipe("q4_0", "q4_0"),
-        Recipe("q8_0", "q8_0"),
-    ),
-}
+RECIPES = (
+    Recipe("q4_0", "q4_0"),
+    Recipe("q4_0-output-q8_0", "q4_0", "q8_0"),
+    Recipe("output-q8_0", None, "q8_0"),
+    Recipe("q8_0", "q8_0"),
+)
+"""What is tried, best guess first."""
 _REPEATS = {"draft": 9, "target": 5}
 _CACHES: tuple[tuple[FlashAttention, KVType], ...] = (("off", "f16"), ("auto", "q8_0"))
 # "auto" is on wherever llama.cpp has it
 _SHARE = 0.02  # of the budget, for one comparison
-_UNTIL = 0.5  # of the budget: later no requantisation is begun
+_UNTIL = 0.5  # of the budget: later no requantisation of a draft is begun
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Tuner:
         requests: by role.
         budget_s: seconds to stay below where the machine is fast enough for it; fewer
             mean fewer repeats, never fewer sizes.
-        recipes: by role, best guess first.
+        recipes: the requantisations to try.
     """
 
     def __init__(
@@ -104,7 +97,7 @@ class Tuner:
         requests: Mapping[Role, Request],
         *,
         budget_s: float = 100.0,
-        recipes: Mapping[Role, tuple[Recipe, ...]] = RECIPES,
+        recipes: Sequence[Recipe] = RECIPES,
         clock: Clock = time.perf_counter,
     ) -> None:
         self.records: dict[Role, Record] = {}
@@ -224,12 +217,12 @@ class Tuner:
         with ExitStack() as stack:
             if found.flash_attn != "auto":
                 base = self._subject(stack, model, **found.chosen_settings)
-            for recipe in self._recipes[role]:
+            for recipe in self._recipes:
                 n_bytes = recipe.estimate(model)
                 if n_bytes > GROWTH * model.n_bytes:
                     found.note(recipe, n_bytes, f"not made: over {GROWTH:g}x the original's size")
                     continue
-                if self._elapsed() > self._budget_s * _UNTIL:
+                if role == "draft" and self._elapsed() > self._budget_s * _UNTIL:
                     found.note(recipe, n_bytes, "not made: no time left")
                     continue
                 yield self._step(f"{role}: requantising to {recipe.name}")
