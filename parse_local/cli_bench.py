@@ -175,7 +175,7 @@ def _answer_with_lines(session: Session) -> None:
         done += 1
         click.echo(f"{done}/{total} {_line(record)}", err=True)
 
-    session.run(begun, finished)
+    session.run(lambda text: click.echo(text, err=True), begun, finished)
 
 
 def _answer_with_bar(session: Session) -> None:
@@ -209,7 +209,7 @@ def _answer_with_bar(session: Session) -> None:
         bar.update(task, advance=1, description=_line(record))
 
     with bar:
-        session.run(begun, finished)
+        session.run(lambda text: bar.update(task, description=text), begun, finished)
 
 
 def _line(record: Record) -> str:

@@ -78,7 +78,10 @@ def test_a_run_leaves_everything(call: Callable[..., list[str]], tmp_path: Path)
         assert list(row) == KEYS
         assert (row["n"], row["accuracy"]) == (2, 0.5)
         assert row["tok_s"] > 0
-    assert found["target"]["speedup"] == 1.0
+        assert row["bound"] > 0
+    assert found["target"]["speedup"] == found["target"]["bound"] == 1.0
+    costs = json.loads((tmp_path / "out" / "run.json").read_text())["costs"]
+    assert list(costs) == ["draft", "target", "target_bare"]
     answers = lines(tmp_path)
     # Problem by problem, the order rotating.
     assert [(a["problem"], a["strategy"]) for a in answers] == [

@@ -13,6 +13,7 @@ from typing import Any
 
 from parse_local._version import __version__
 from parse_local.bench import runner
+from parse_local.bench.measured_costs import measure_costs
 from parse_local.bench.page import page
 from parse_local.bench.peers import Peers, PeerSpec
 from parse_local.bench.plots import plots
@@ -24,7 +25,7 @@ from parse_local.bench.systems import EngineSystem, Item, System
 from parse_local.bench.tasks import Problem
 from parse_local.costs import PairCosts
 from parse_local.engine import Engine
-from parse_local.errors import UsageError
+from parse_local.errors import OutOfMemoryError, UsageError
 from parse_local.llama import library
 from parse_local.policy import LoadOptions
 
@@ -95,10 +96,16 @@ class Session:
         self._engine = engine
         self._plan = plan
 
-    def run(self, begun: Callable[[int, int], None], done: Callable[[Record], None]) -> None:
+    def run(
+        self,
+        preparing: Callable[[str], None],
+        begun: Callable[[int, int], None],
+        done: Callable[[Record], None],
+    ) -> None:
         """Answer what is missing; returns early after `stop.press()`.
 
         Args:
+            preparing: told what goes on before the clock starts.
             begun: told how many answers there are to be and how many are there already, when
                 the clock starts.
             done: told each answer as it is finished.
@@ -108,6 +115,8 @@ class Session:
             ParseLocalError: as `Engine.stream`.
         """
         plan = self._plan
+        if plan.peers:
+            preparing("starting peers")
         with Peers(plan.peers, self._engine, plan.load) as peers:
             systems: list[System] = [EngineSystem(self._engine, i, os.getpid()) for i in plan.items]
             systems += peers.systems
@@ -115,7 +124,9 @@ class Session:
             there = {r.key for r in self.directory.records}
             total = len(plan.problems) * len(systems) * plan.repeat
             if len(there) < total:
+                preparing("warming up")
                 runner.warm_up(systems, plan.problems[0], self.stop)
+                preparing("measuring what decodes cost")
                 self._measure_costs()
             self.directory.update(strategies=self.strategies, about=self.about())
             begun(total, len(there))
@@ -131,16 +142,24 @@ class Session:
                 done(record)
 
     def _measure_costs(self) -> None:
-        if self.directory.read("costs") is None and self._engine.draft is not None:
-            costs = getattr(self._engine, "costs", None)
-            if isinstance(costs, PairCosts):
-                self.directory.update(costs=costs.to_json())
+        engine = self._engine
+        if self.directory.read("costs") is not None or engine.draft is None:
+            return
+        try:
+            costs = engine.costs or measure_costs(
+                engine, self._plan.load, lambda: self.stop.pressed
+            )
+        except OutOfMemoryError:  # then there is no bound
+            return
+        if costs is not None:
+            self.directory.update(costs=costs.to_json())
 
     def about(self) -> dict[str, str]:
         """What was run, on what."""
         engine, plan, info = self._engine, self._plan, library.info()
         files = [w.model.path.name for w in (engine.draft, engine.target) if w is not None]
         device = next((d.description.strip() for d in info.devices), platform.processor())
+        n = engine.target.context.n_threads
         library_kind = "patched" if info.patched else "stock"
         times = f", {plan.repeat} times" if plan.repeat > 1 else ""
         limit = f", at most {plan.max_tokens} tokens" if plan.max_tokens else ""
@@ -148,7 +167,7 @@ class Session:
             "pair": f"{engine.pair_name} ({' for '.join(files)})",
             "task": f"{plan.task}, {len(plan.problems)} problems{times}{limit}",
             "machine": f"{platform.system()} {platform.machine()}, {device}, "
-            f"{engine.target.context.n_threads} threads",
+            f"{n} thread{'s' * (n > 1)}",
             "program": f"parse-local {__version__}, llama.cpp {library_kind}, greedy",
         }
 

@@ -1,0 +1,80 @@
+"""What decodes of the loaded pair cost, measured briefly where `parse-local tune` has not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from parse_local.costs import CostCurve, PairCosts
+from parse_local.engine import Engine
+from parse_local.policy import LoadOptions
+from parse_local.tune.measure import Subject, in_turns
+from parse_local.writer import Writer
+
+SIZES = {
+    "draft": (1, 4, 16, 64, 256),
+    "target": (1, 2, 4, 8, 16, 32, 64, 128),
+    "target_bare": (1, 16, 64, 256),
+}
+"""Tokens of the decodes that are timed, by curve; verify passes are what matters most."""
+BUDGET_S = 40.0
+_TURNS = 5
+
+
+def measure_costs(
+    engine: Engine, options: LoadOptions, stopped: Callable[[], bool]
+) -> PairCosts | None:
+    """Time decodes of both models in turns, behind a context of some hundred tokens.
+
+    Args:
+        engine: a pair.
+        options: how it was loaded.
+        stopped: asked before each decode whether to give up.
+
+    Returns:
+        The curves; None where it was stopped.
+
+    Raises:
+        OutOfMemoryError: there is no room for a second context beside the pair's.
+    """
+    assert engine.draft is not None
+    with ExitStack() as stack:
+
+        def subject(writer: Writer) -> Subject:
+            made = Subject(
+                writer.model,
+                n_threads=writer.context.n_threads,
+                flash_attn=options.flash_attn,
+                kv_type=options.kv_type,
+                n_max=256,
+            )
+            stack.callback(made.close)
+            return made
+
+        draft, target = subject(engine.draft), subject(engine.target)
+        probes: dict[str, Callable[[], float]] = {}
+        for curve, sizes in SIZES.items():
+            of = draft if curve == "draft" else target
+            for n in sizes:
+                probes[f"{curve} {n}"] = partial(of.decode, n, rows=curve == "target")
+        for probe in probes.values():  # the first decode of a shape builds its graph
+            if stopped():
+                return None
+            probe()
+        least = {name: 3 if int(name.split()[1]) <= 16 else 1 for name in probes}
+        turns = in_turns(probes, least, most=_TURNS, budget_s=BUDGET_S, clock=time.perf_counter)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                found: dict[str, float] = end.value
+                break
+            if stopped():
+                return None
+    curves = {
+        curve: CostCurve.through({n: found[f"{curve} {n}"] for n in sizes})
+        for curve, sizes in SIZES.items()
+    }
+    return PairCosts(**curves)
