@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +121,9 @@ def bench(
             f"{task} runs code that the models write, in a sandbox; say --allow-exec if it may, "
             "or choose another --task."
         )
-    engine = load(values)
-    try:
+    with ExitStack() as stack:
+        engine = load(values)
+        stack.callback(engine.close)
         where = out or _new_directory(engine.pair_name, task)
         plan = Plan(
             task=f"{Path(task).name} from {start}" + (f", seed {seed}" if seed else ""),
@@ -133,11 +134,9 @@ def bench(
             max_tokens=max_tokens,
             load=load_options(values),
         )
-        session = Session(engine, plan, where)
+        session = stack.enter_context(closing(Session(engine, plan, where)))
         _answer(session)
         rows, note = session.report()
-    finally:
-        engine.close()
     _print(rows, where / "summary.md")
     if note:
         click.echo(f"Note: {note}", err=True)
@@ -219,17 +218,21 @@ def _line(record: Record) -> str:
 
 
 def _print(rows: list[Row], report: Path) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from parse_local.bench.report import main_columns
+    from parse_local.bench.report import terminal_columns
 
     if not sys.stdout.isatty() or not rows:
         click.echo(report.read_text(encoding="utf-8"), nl=False)
         return
-    columns: list[tuple[str, Callable[[Row], str]]] = main_columns()
-    table = Table(*[heading for heading, _ in columns])
+    columns = terminal_columns()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading, _ in columns:
+        first = heading == columns[0][0]
+        table.add_column(heading, no_wrap=not first, overflow="fold")
     for row in rows:
         table.add_row(*[Text(text(row)) for _, text in columns])
     Console().print(table)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from filelock import FileLock
 from tiny_gguf import READABLE
 
 from parse_local.cli import main
@@ -148,6 +149,17 @@ def test_another_run_is_not_mixed_in(call: Callable[..., list[str]], tmp_path: P
     assert foreign.exit_code == 2
     assert "is not empty and holds no run; give --out another directory." in foreign.stderr
     assert foreign.stderr.count("\n") == 1
+
+
+def test_two_runs_do_not_write_into_one_directory(
+    call: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".lock"):
+        other = run(call(strategies=""))
+    assert other.exit_code == 2
+    assert "Another run is writing to" in other.stderr
+    assert run(call("--n", "1", strategies="")).exit_code == 0
 
 
 def test_a_damaged_directory_is_one_sentence(

@@ -28,6 +28,18 @@ def main_columns() -> list[Column]:
     ]
 
 
+def terminal_columns() -> list[Column]:
+    """The least that says it all, for a screen of 80 columns."""
+    return [
+        ("strategy", lambda r: r.strategy),
+        ("right (95%)", lambda r: _interval(r.accuracy)),
+        ("tok/s", lambda r: f"{r.tok_s:.1f}"),
+        ("speed-up (95%)", lambda r: _interval(r.speedup)),
+        ("bound", lambda r: _number(r.bound, "{:.2f}")),
+        ("first, s", lambda r: f"{r.ttft_s:.1f}"),
+    ]
+
+
 def detail_columns(rows: Sequence[Row]) -> list[Column]:
     """Where time and tokens went; columns that no row has anything for are left out."""
     columns: list[Column] = [

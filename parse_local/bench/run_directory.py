@@ -11,6 +11,8 @@ from parse_local.bench.record import Record
 from parse_local.bench.summary import Row
 from parse_local.errors import UsageError
 
+_LOCK = ".lock"
+
 
 class RunDirectory:
     """A directory that a run is written to, and taken up again from.
@@ -24,17 +26,37 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        from filelock import FileLock, Timeout
+
         self.path = path
         self.records: list[Record] = []
         """Answers that are there, in the order of the file."""
         path.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(path / _LOCK)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise UsageError(
+                f"Another run is writing to {path}; wait for it, or give --out another directory."
+            ) from None
+        except NotImplementedError:
+            pass  # a network file system without locks
         self._answers = path / "answers.jsonl"
-        run = path / "run.json"
+        try:
+            self._open(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, settings: Mapping[str, Any]) -> None:
+        run = self.path / "run.json"
         if run.exists():
             self._require_same(run, settings)
             self.records = self._read()
-        elif any(path.iterdir()):
-            raise UsageError(f"{path} is not empty and holds no run; give --out another directory.")
+        elif any(found.name != _LOCK for found in self.path.iterdir()):
+            raise UsageError(
+                f"{self.path} is not empty and holds no run; give --out another directory."
+            )
         else:
             self.update(settings=settings)
 
@@ -83,6 +105,10 @@ class RunDirectory:
         part = target.with_name(target.name + ".part")
         part.write_text(text, encoding="utf-8")
         part.replace(target)
+
+    def close(self) -> None:
+        """Let other runs in."""
+        self._lock.release()
 
     def write_summary(self, rows: Sequence[Row]) -> None:
         """summary.json: one object a strategy."""

@@ -141,6 +141,10 @@ class Session:
                 self.directory.add(record)
                 done(record)
 
+    def close(self) -> None:
+        """Leave the directory to others."""
+        self.directory.close()
+
     def _measure_costs(self) -> None:
         engine = self._engine
         if self.directory.read("costs") is not None or engine.draft is None:
