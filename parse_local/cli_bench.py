@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from parse_local.bench.session import Session
     from parse_local.bench.summary import Row
 
+_STRATEGIES = "target,speculative,specreason,parse,auto"
+
 
 @click.command()
 @pair_options
@@ -51,8 +53,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--strategies",
+    default=_STRATEGIES,
+    show_default=True,
     metavar="LIST",
-    help="Strategies with options of their own, as auto:accept=exact or "
+    help="Strategies, with options of their own, as auto:accept=exact or "
     "parse:accept=semantic,window=64; target is always among them.",
 )
 @click.option(
@@ -80,16 +84,16 @@ if TYPE_CHECKING:
     "peers",
     multiple=True,
     metavar="PEER",
-    help="Another program in the same run: llama-server=PATH[,modes=target+draft-16+draft-3+ngram],"
-    " openai=URL[,model=NAME] (the key comes from OPENAI_API_KEY), or mlx_lm=MODEL on Apple "
-    "Silicon; may be given again.",
+    help="Another program in the same run: llama-server=PATH (its modes: "
+    "target, draft-16, draft-3, ngram; PATH,modes=target+ngram chooses), openai=URL[,model=NAME] "
+    "(the key comes from OPENAI_API_KEY), or mlx_lm=MODEL on Apple Silicon; may be given again.",
 )
 def bench(
     task: str,
     n: int,
     start: int,
     seed: int,
-    strategies: str | None,
+    strategies: str,
     repeat: int,
     max_tokens: int | None,
     out: Path | None,
@@ -110,10 +114,10 @@ def bench(
     """
     from parse_local.bench.peers import parse_peer
     from parse_local.bench.session import Plan, Session
-    from parse_local.bench.systems import DEFAULT_STRATEGIES, parse_strategies
+    from parse_local.bench.systems import parse_strategies
     from parse_local.bench.tasks import load_task
 
-    items = parse_strategies(",".join(DEFAULT_STRATEGIES) if strategies is None else strategies)
+    items = parse_strategies(strategies)
     specs = [parse_peer(p) for p in peers]
     problems = load_task(task, start=start, n=n, seed=seed)
     if not allow_exec and any(p.runs_code for p in problems):

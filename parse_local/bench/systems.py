@@ -17,9 +17,6 @@ from parse_local.policy import Options, Strategy
 
 BASE = "target"
 """What everything is compared with; always among the strategies."""
-DEFAULT_STRATEGIES = tuple(
-    s for s in ("target", "speculative", "specreason", "parse", "auto") if s in get_args(Strategy)
-)
 _FIXED = ("strategy", "stop", "max_tokens")  # the same for all, or said otherwise
 
 
