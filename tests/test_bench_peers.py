@@ -60,8 +60,8 @@ def test_an_answer_is_streamed_and_timed(engine: Any, monkeypatch: pytest.Monkey
 def test_llama_server_says_what_it_drafted(engine: Any) -> None:
     timings = {"predicted_n": 9, "prompt_ms": 500, "predicted_ms": 250, "draft_n": 8}
     with serving(tail={"timings": {**timings, "draft_n_accepted": 6}}) as server:
-        result = peer(engine, server.url).answer(ask("?"), 5).result
-    assert result.usage.completion_tokens == 9
+        result = peer(engine, server.url, counts_end=True).answer(ask("?"), 5).result
+    assert result.usage.completion_tokens == 9 - 1  # the end of the answer is no part of it
     assert (result.tokens.spec_proposed, result.tokens.spec_accepted) == (8, 6)
     assert (result.timings.prompt_s, result.timings.target_s) == (0.5, 0.25)
 

@@ -34,6 +34,8 @@ class OpenAIPeer:
         model: sent as the model's name.
         pid: of a local server, for its memory.
         extra: further fields of the request.
+        counts_end: its counts include the token that ended the answer, as llama-server's do;
+            ours do not.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class OpenAIPeer:
         model: str = "default",
         pid: int | None = None,
         extra: Mapping[str, Any] | None = None,
+        counts_end: bool = False,
     ) -> None:
         self.name = name
         self.pid = pid
@@ -52,6 +55,7 @@ class OpenAIPeer:
         self._model = model
         self._vocabulary = vocabulary
         self._extra = dict(extra or {})
+        self._counts_end = counts_end
         self._socket: socket.socket | None = None
         self._cancelled = False
         try:
@@ -102,6 +106,8 @@ class OpenAIPeer:
         n_tokens = usage.get("completion_tokens") or timings.get("predicted_n")
         if n_tokens is None:
             n_tokens = len(self._vocabulary.tokenize(text)) if text else 0
+        elif self._counts_end and reason == "stop" and n_tokens:
+            n_tokens -= 1
         return Answered(
             Result(
                 text=text,

@@ -39,7 +39,7 @@ def verdict_lines(boundary: Mapping[str, Any]) -> tuple[str, ...]:
         lines.append(f"P(Correct) {boundary['p_correct']:.4f} {place}")
         lines.append(f"both labels {boundary['label_mass']:.3f}")
     for name, value in boundary["terms"].items():
-        if name != "p_correct":
+        if name not in ("p_correct", "label_mass"):  # they are there already
             lines.append(f"{name.replace('_', ' ')} {value:.3f}")
     return (*lines, f"{boundary['n_tokens']} draft tokens")
 

@@ -142,6 +142,7 @@ class Peers:
                     vocabulary=vocabulary,
                     pid=pid,
                     extra={"cache_prompt": False},  # each answer from an empty cache, as ours
+                    counts_end=True,
                 )
             )
 
