@@ -87,7 +87,8 @@ def load_pair(
     library.log.verbose = options.verbose
     pair_name, paths = find_files(name, draft, target, target_only)
     tuned = look_up(paths, options)
-    own = _profile(pair_name, paths, profile)
+    # A pair's profile belongs to its target; with another draft it holds but for the guarantee.
+    own = _profile("" if target else name or DEFAULT_PAIR, paths, profile)
     known, calibration_note = for_files(own, tuned.paths)
     plan = plan_files(tuned.paths, options, known)
     n_gpu_layers = {role: p.n_gpu_layers for role, p in plan.placements.items()}

@@ -160,8 +160,8 @@ def find_profile(name: str) -> Profile:
     """The user's own profile of this name, else the shipped one, else the default."""
     for path in (user_profile(name), package_models_dir() / "profiles" / f"{name}.toml"):
         if path.is_file():
-            return load_profile(path)
-    return Profile()
+            return replace(load_profile(path), name=name)
+    return Profile(name=name)
 
 
 def for_files(profile: Profile, files: Mapping[str, Path]) -> tuple[Profile, str]:

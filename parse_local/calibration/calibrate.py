@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parse_local.calibration.fit import (
-    Fit,
-    auc,
-    cross_fitted,
-    fit,
-    scores_of,
-    verdict_scores,
-)
+from parse_local.calibration.fit import Fit, auc, fit, scores_of, verdict_scores
 from parse_local.calibration.risk import (
     Point,
     accepted_losses,
@@ -37,18 +30,23 @@ N_THRESHOLDS = 20
 
 
 @dataclass(frozen=True)
-class Areas:
-    """Areas under the ROC curve on drafts that the weights have not seen.
+class Unseen:
+    """Finished drafts that the weights have not seen: of the calibration and held-out parts.
 
     Args:
-        n: finished drafts; `n_wrong` of them are wrong.
-        fused, alone: of the fused score and of P(Correct) by itself; nan without a wrong one.
+        fused: their scores.
+        alone: P(Correct) by itself, as log-odds.
+        right: which are correct.
     """
 
-    n: int
-    n_wrong: int
-    fused: float
-    alone: float
+    fused: Floats
+    alone: Floats
+    right: npt.NDArray[np.bool_]
+
+    @property
+    def auc(self) -> tuple[float, float]:
+        """Areas under the ROC curve, fused and alone; nan without a right and a wrong draft."""
+        return auc(self.fused, self.right), auc(self.alone, self.right)
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,7 @@ class Outcome:
         unfinished: share of drafts that did not end by themselves.
         held_out: each held-out problem's loss where the chosen threshold accepts its draft.
         held_out_accepted: share of them that it accepts.
-        held_out_areas: on the held-out part.
-        areas: by task and "all", each problem scored by a fit that has not seen it; empty
-            where there are too few problems to fit in parts.
+        unseen: how well the evidence separates, by task and "all".
     """
 
     fit: Fit
@@ -88,8 +84,7 @@ class Outcome:
     unfinished: float
     held_out: Floats
     held_out_accepted: float
-    held_out_areas: Areas
-    areas: Mapping[str, Areas]
+    unseen: Mapping[str, Unseen]
 
     @property
     def held_out_interval(self) -> tuple[float, float]:
@@ -185,8 +180,7 @@ def calibrate(
         unfinished=float(np.mean([not s.finished for s in samples])),
         held_out=accepted_losses(fused["held-out"], losses(held), threshold),
         held_out_accepted=float(np.mean(fused["held-out"] > threshold)),
-        held_out_areas=_areas(held, fused["held-out"], alone["held-out"]),
-        areas=_cross_fitted_areas(samples),
+        unseen=_unseen(found, [*parts["calibrate"], *held]),
     )
 
 
@@ -211,30 +205,23 @@ def _test(
     return (chosen if chosen and chosen.accepted > 0 else None), tested, start
 
 
-def _areas(samples: Sequence[Sample], fused: Floats, alone: Floats) -> Areas:
-    finished = np.array([s.finished for s in samples], bool)
-    right = np.array([s.draft_right for s in samples], bool)[finished]
-    return Areas(
-        n=int(finished.sum()),
-        n_wrong=int((~right).sum()),
-        fused=auc(fused[finished], right),
-        alone=auc(alone[finished], right),
-    )
-
-
-def _cross_fitted_areas(samples: Sequence[Sample]) -> dict[str, Areas]:
-    try:
-        fused, alone = cross_fitted(samples)
-    except CalibrationError:
-        return {}
-    tasks = np.array([s.task for s in samples])
-    groups = {task: tasks == task for task in sorted(set(tasks.tolist()))}
-    if len(groups) > 1:
-        groups["all"] = np.ones(len(samples), bool)
+def _unseen(found: Fit, samples: Sequence[Sample]) -> dict[str, Unseen]:
+    finished = [s for s in samples if s.finished]
+    groups = {task: [s for s in finished if s.task == task] for task in _tasks(finished)}
+    if len(groups) != 1:
+        groups["all"] = finished
     return {
-        name: _areas([s for s, m in zip(samples, mask, strict=True) if m], fused[mask], alone[mask])
-        for name, mask in groups.items()
+        name: Unseen(
+            scores_of(found.fusion, found.wording, group),
+            verdict_scores(found.wording, group),
+            np.array([s.draft_right for s in group], bool),
+        )
+        for name, group in groups.items()
     }
+
+
+def _tasks(samples: Sequence[Sample]) -> list[str]:
+    return sorted({s.task for s in samples})
 
 
 def profile_of(outcome: Outcome, before: Profile, wording: JudgeWording) -> Profile:
@@ -261,9 +248,9 @@ def fitted_table(outcome: Outcome) -> dict[str, Any]:
     def percent(value: float) -> float:
         return round(100 * value, 2)
 
-    def areas(found: Areas) -> dict[str, Any]:
-        named = {"drafts": found.n, "wrong": found.n_wrong}
-        values = {"fused": found.fused, "p_correct": found.alone}
+    def areas(found: Unseen) -> dict[str, Any]:
+        named = {"drafts": len(found.right), "wrong": int((~found.right).sum())}
+        values = dict(zip(("fused", "p_correct"), found.auc, strict=True))
         return named | {k: round(v, 4) for k, v in values.items() if not math.isnan(v)}
 
     low, high = outcome.held_out_interval
@@ -288,8 +275,7 @@ def fitted_table(outcome: Outcome) -> dict[str, Any]:
             "lost": percent(float(outcome.held_out.mean())),
             "lost_at_least": percent(low),
             "lost_at_most": percent(high),
-            "auc": areas(outcome.held_out_areas),
         },
-        "auc": {name: areas(found) for name, found in outcome.areas.items()},
+        "auc": {name: areas(found) for name, found in outcome.unseen.items()},
         "wording_auc": {k: round(v, 4) for k, v in outcome.fit.wording_auc.items()},
     }

@@ -24,6 +24,7 @@ _N_FOLDS = 5
 _PRICE = 0.01
 _PRICE_OF_FORKS = 0.05
 # Shares of the cross-validated loss that a term, and the forks that a term needs, must save.
+_NOTHING = 1e-4  # the optimiser stops this close to a bound
 
 
 @dataclass(frozen=True)
@@ -99,24 +100,6 @@ def verdict_scores(wording: str, samples: Sequence[Sample]) -> Floats:
     )
 
 
-def cross_fitted(samples: Sequence[Sample], n_folds: int = _N_FOLDS) -> tuple[Floats, Floats]:
-    """Fused scores and P(Correct) of all samples, each by a fit that has not seen it.
-
-    Wording, terms and weights are chosen anew for every fold.
-
-    Raises:
-        CalibrationError: as `fit`.
-    """
-    fused, alone = np.full(len(samples), -inf), np.full(len(samples), -inf)
-    folds = np.arange(len(samples)) % n_folds
-    for fold in range(n_folds):
-        found = fit([s for s, f in zip(samples, folds, strict=True) if f != fold])
-        rest = [s for s, f in zip(samples, folds, strict=True) if f == fold]
-        fused[folds == fold] = scores_of(found.fusion, found.wording, rest)
-        alone[folds == fold] = verdict_scores(found.wording, rest)
-    return fused, alone
-
-
 # regression
 
 
@@ -173,7 +156,7 @@ def _minimise(
     bounds = [(0.0 if TERMS[name].sign else -inf, inf) for name in names] + [(-inf, inf)]
     start = np.zeros(len(names) + 1)
     found = minimize(loss, start, jac=True, method="SLSQP", bounds=bounds).x
-    return found[:-1], float(found[-1])
+    return np.where(np.abs(found[:-1]) < _NOTHING, 0.0, found[:-1]), float(found[-1])
 
 
 def _select(

@@ -58,11 +58,17 @@ class Sample:
         return "held-out"
 
 
-def read_samples(paths: Iterable[Path], *, seed: int = 0) -> list[Sample]:
+def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = None) -> list[Sample]:
     """Samples of several files of collected answers, in an order that depends on `seed`.
 
+    Args:
+        paths: of files that `calibration.collect` wrote.
+        seed: of the order.
+        pair: whose answers they must be; None for any.
+
     Raises:
-        UsageError: a file cannot be read or a line is malformed; or a problem comes twice.
+        UsageError: a file cannot be read, a line is malformed or another pair's, or a
+            problem comes twice.
     """
     found: dict[tuple[str, str], Sample] = {}
     for path in paths:
@@ -75,12 +81,19 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0) -> list[Sample]:
             if not line.strip():
                 continue
             try:
-                sample = sample_of(json.loads(line))
+                record = json.loads(line)
+                sample = sample_of(record)
+                owner = str(record["pair"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UsageError(
                     f"{path}, line {number} is no collected answer ({error}); "
                     "give a file that parse-local calibrate wrote."
                 ) from error
+            if pair not in (None, owner):
+                raise UsageError(
+                    f"{path} holds answers of {owner}, not of {pair}; name that pair's files with "
+                    "--draft and --target, or collect anew."
+                )
             key = (sample.task, sample.problem)
             if key in found:  # one problem in two splits would make the check a sham
                 raise UsageError(f"{path}, line {number}: the problem {key[1]} comes twice.")
