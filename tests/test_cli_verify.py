@@ -86,3 +86,39 @@ def test_the_drawing(verify: Callable[..., str]) -> None:
     assert "· One is one." in rejected
     assert "──── cut" in rejected
     assert "forks against plain passes: at most 0.0000 apart" in rejected
+
+
+PROFILE = """
+[fusion]
+intercept = 0.5
+threshold_full = -50
+threshold_prefix = inf
+[fusion.terms.log_odds]
+mean = 1
+std = 2
+weight = 0.75
+[fusion.terms.min_logprob]
+mean = -5
+std = 2
+weight = 0
+"""
+
+
+def test_the_part_of_every_term(verify: Callable[..., str], tmp_path: Path) -> None:
+    file = tmp_path / "profile.toml"
+    file.write_text(PROFILE)
+    found = json.loads(verify("--json", "--delta", "1000", "--profile", str(file)))
+    for terms, parts, score in zip(found["terms"], found["parts"], found["score"], strict=True):
+        assert parts["log_odds"] == pytest.approx(0.75 * (terms["log_odds"] - 1) / 2)
+        assert parts["min_logprob"] == 0
+        assert score == pytest.approx(0.5 + parts["log_odds"])
+
+    drawn = verify("--delta", "1000", "--profile", str(file)).splitlines()
+    (row,) = (line for line in drawn if line.startswith("log-odds of P(Correct)"))
+    here, part = found["terms"][-1]["log_odds"], found["parts"][-1]["log_odds"]
+    assert row.split()[-5:] == [f"{here:.3f}", "1.000", "±", "2.000", f"{part:+.3f}"]
+    score = f"{found['score'][-1]:+.3f}"
+    assert drawn[-1] == f"score {score}: --accept fused accepts it (needs more than -50.000)"
+
+    file.write_text(PROFILE.replace("-50", "inf"))
+    assert "rejects it (nothing passes)" in verify("--profile", str(file))

@@ -10,9 +10,20 @@ import psutil
 import pytest
 from asking import answer
 
-from parse_local import LoadOptions, load_pair, memory
+from parse_local import LoadOptions, Options, load_pair, memory
 from parse_local.errors import ModelError, OutOfMemoryError, UsageError
+from parse_local.fingerprint import fingerprint
 from parse_local.llama._bindings import lib
+from parse_local.policy import resolve
+from parse_local.profile import (
+    FittedFile,
+    Fusion,
+    Profile,
+    Weight,
+    dump_profile,
+    profile_name,
+    user_profile,
+)
 from parse_local.room import SUFFIX_SLACK
 
 Tiny = Callable[..., Path]
@@ -30,6 +41,36 @@ def test_a_target_alone_answers_alone(load: Callable[..., Any], tiny: Tiny) -> N
 def test_target_only_leaves_the_draft_out(load: Callable[..., Any], tiny: Tiny) -> None:
     engine = load(target=tiny(seed=1), draft=Path("never read.gguf"), target_only=True)
     assert engine.draft is None
+
+
+def test_a_guarantee_ends_where_other_files_begin(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARSE_LOCAL_HOME", str(tmp_path))
+    target, small, other = tiny(seed=1), tiny(seed=2), tiny(seed=3)
+    profile = Profile(
+        calibrated=True,
+        fusion=Fusion({"log_odds": Weight(0.0, 1.0, 1.0)}, 0.0, 2.0, 3.0),
+        target=FittedFile("target.gguf", fingerprint(target)),
+        drafts=(FittedFile("draft.gguf", fingerprint(small)),),
+    )
+    own = user_profile(profile_name("", {"target": target, "draft": small}))
+    own.parent.mkdir()
+    own.write_text(dump_profile(profile))
+
+    def loaded(**arguments: Any) -> tuple[bool, str, str]:
+        engine = load_pair(n_ctx=64, n_threads=1, spec="none", **arguments)
+        try:
+            accept = resolve(Options(), engine.profile).accept
+            return engine.profile.calibrated, accept, " ".join(engine.notes)
+        finally:
+            engine.close()
+
+    assert loaded(target=target, draft=small) == (True, "fused", "")
+    assert loaded(target=target, draft=other) == (False, "exact", "")  # has no profile
+    calibrated, accept, note = loaded(target=target, draft=other, profile=own)
+    assert (calibrated, accept) == (False, "exact")
+    assert f"calibrated with another draft than {other.name}" in note
 
 
 def test_room_for_forks_is_added_to_the_context(load: Callable[..., Any], tiny: Tiny) -> None:

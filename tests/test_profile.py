@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 
 from parse_local.errors import UsageError
+from parse_local.fingerprint import fingerprint
 from parse_local.paths import package_models_dir
-from parse_local.profile import FittedFile, Fusion, Profile, Weight, load_profile
+from parse_local.profile import (
+    FittedFile,
+    Fusion,
+    Profile,
+    Weight,
+    find_profile,
+    for_files,
+    load_profile,
+    profile_name,
+    user_profile,
+)
 
 WHOLE = """
 name = "pair"
@@ -131,3 +142,57 @@ def test_shipped_profiles_can_be_read_and_promise_nothing_they_cannot_keep() -> 
         profile = load_profile(file)
         assert profile.name == file.stem
         assert not profile.calibrated  # none comes with a guarantee yet
+
+
+# which profile a pair has, and whether its guarantee holds
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PARSE_LOCAL_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def test_the_users_profile_wins_over_the_shipped_one(home: Path) -> None:
+    name = "qwen2.5-coder-1.5b"
+    assert find_profile(name).tau_full == 0.95
+    own = user_profile(name)
+    assert own == home / "home" / "profiles" / "qwen2.5-coder-1.5b.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("tau_full = 0.5\n")
+    assert (find_profile(name).name, find_profile(name).tau_full) == (name, 0.5)
+    assert find_profile("large+small") == Profile(name="large+small")
+
+
+def test_a_pair_of_files_has_a_name_too() -> None:
+    files = {"draft": Path("a/small.q4.gguf"), "target": Path("b/large.gguf")}
+    assert profile_name("pair", files) == "pair"
+    assert profile_name("", files) == "large+small.q4"
+
+
+def test_a_guarantee_holds_for_the_files_it_was_fitted_on(tmp_path: Path) -> None:
+    large, small, other = (tmp_path / f"{n}.gguf" for n in ("large", "small", "other"))
+    large.write_bytes(b"GGUF large")
+    small.write_bytes(b"GGUF small")
+    other.write_bytes(b"GGUF other")
+    fitted = FittedFile("small.gguf", fingerprint(small))
+    profile = Profile(
+        name="pair",
+        calibrated=True,
+        tau_full=0.7,
+        target=FittedFile("large.gguf", fingerprint(large)),
+        drafts=(FittedFile("x.gguf", "1-0"), fitted),
+    )
+    assert for_files(profile, {"target": large, "draft": small}) == (profile, "")
+    moved = small.rename(tmp_path / "renamed.gguf")
+    assert for_files(profile, {"target": large, "draft": moved})[0].calibrated
+    assert for_files(profile, {"target": large}) == (profile, "")  # no draft, nothing accepted
+
+    lossless, note = for_files(profile, {"target": large, "draft": other})
+    assert lossless == replace(profile, calibrated=False)
+    assert "calibrated with another draft than other.gguf, so answers stay lossless" in note
+    assert "another target than other.gguf" in for_files(profile, {"target": other})[1]
+    unknown = replace(profile, target=None, drafts=())
+    assert not for_files(unknown, {"target": large})[0].calibrated
+    uncalibrated = replace(profile, calibrated=False)
+    assert for_files(uncalibrated, {"draft": other, "target": large}) == (uncalibrated, "")

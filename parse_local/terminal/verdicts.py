@@ -209,9 +209,9 @@ def _print_parts(boundary: Boundary, fusion: Fusion, console: Console) -> None:
     threshold = fusion.threshold_full if boundary.complete else fusion.threshold_prefix
     passes = "accepts" if fusion.accepts(boundary.terms, complete=boundary.complete) else "rejects"
     needed = "nothing passes" if threshold == math.inf else f"needs more than {threshold:.3f}"
-    score = f"{fusion.score(boundary.terms):+.3f}"
-    table.add_row(f"score: --accept fused {passes} it ({needed})", "", "", score, style="bold")
     console.print(table)
+    score = f"score {fusion.score(boundary.terms):+.3f}: --accept fused {passes} it ({needed})"
+    console.print(score, style="bold", highlight=False, soft_wrap=True)
 
 
 def print_accepted(result: Result, console: Console) -> None:
