@@ -31,17 +31,21 @@ N_THRESHOLDS = 20
 
 @dataclass(frozen=True)
 class Unseen:
-    """Finished drafts that the weights have not seen: of the calibration and held-out parts.
+    """What the weights have not seen: the calibration and held-out parts.
 
     Args:
-        fused: their scores.
+        fused: scores of the finished drafts.
         alone: P(Correct) by itself, as log-odds.
         right: which are correct.
+        accepted: share of all drafts that the chosen threshold accepts.
+        lost: the accuracy lost by that.
     """
 
     fused: Floats
     alone: Floats
     right: npt.NDArray[np.bool_]
+    accepted: float
+    lost: float
 
     @property
     def auc(self) -> tuple[float, float]:
@@ -180,7 +184,7 @@ def calibrate(
         unfinished=float(np.mean([not s.finished for s in samples])),
         held_out=accepted_losses(fused["held-out"], losses(held), threshold),
         held_out_accepted=float(np.mean(fused["held-out"] > threshold)),
-        unseen=_unseen(found, [*parts["calibrate"], *held]),
+        unseen=_unseen(found, [*parts["calibrate"], *held], threshold),
     )
 
 
@@ -205,23 +209,23 @@ def _test(
     return (chosen if chosen and chosen.accepted > 0 else None), tested, start
 
 
-def _unseen(found: Fit, samples: Sequence[Sample]) -> dict[str, Unseen]:
-    finished = [s for s in samples if s.finished]
-    groups = {task: [s for s in finished if s.task == task] for task in _tasks(finished)}
-    if len(groups) != 1:
-        groups["all"] = finished
-    return {
-        name: Unseen(
-            scores_of(found.fusion, found.wording, group),
-            verdict_scores(found.wording, group),
-            np.array([s.draft_right for s in group], bool),
+def _unseen(found: Fit, samples: Sequence[Sample], threshold: float) -> dict[str, Unseen]:
+    tasks = sorted({s.task for s in samples})
+    groups = {task: [s for s in samples if s.task == task] for task in tasks}
+    if len(groups) > 1:
+        groups["all"] = list(samples)
+    unseen = {}
+    for name, group in groups.items():
+        scores = scores_of(found.fusion, found.wording, group)
+        finished = np.array([s.finished for s in group], bool)
+        unseen[name] = Unseen(
+            fused=scores[finished],
+            alone=verdict_scores(found.wording, group)[finished],
+            right=np.array([s.draft_right for s in group], bool)[finished],
+            accepted=float(np.mean(scores > threshold)),
+            lost=float(accepted_losses(scores, losses(group), threshold).mean()),
         )
-        for name, group in groups.items()
-    }
-
-
-def _tasks(samples: Sequence[Sample]) -> list[str]:
-    return sorted({s.task for s in samples})
+    return unseen
 
 
 def profile_of(outcome: Outcome, before: Profile, wording: JudgeWording) -> Profile:
@@ -248,10 +252,15 @@ def fitted_table(outcome: Outcome) -> dict[str, Any]:
     def percent(value: float) -> float:
         return round(100 * value, 2)
 
-    def areas(found: Unseen) -> dict[str, Any]:
-        named = {"drafts": len(found.right), "wrong": int((~found.right).sum())}
-        values = dict(zip(("fused", "p_correct"), found.auc, strict=True))
-        return named | {k: round(v, 4) for k, v in values.items() if not math.isnan(v)}
+    def group(found: Unseen) -> dict[str, Any]:
+        areas = dict(zip(("auc_fused", "auc_p_correct"), found.auc, strict=True))
+        return {
+            "drafts": len(found.right),
+            "wrong": int((~found.right).sum()),
+            **{name: round(v, 4) for name, v in areas.items() if not math.isnan(v)},
+            "accepted": percent(found.accepted),
+            "lost": percent(found.lost),
+        }
 
     low, high = outcome.held_out_interval
     return {
@@ -276,6 +285,6 @@ def fitted_table(outcome: Outcome) -> dict[str, Any]:
             "lost_at_least": percent(low),
             "lost_at_most": percent(high),
         },
-        "auc": {name: areas(found) for name, found in outcome.unseen.items()},
+        "not_fitted_on": {name: group(found) for name, found in outcome.unseen.items()},
         "wording_auc": {k: round(v, 4) for k, v in outcome.fit.wording_auc.items()},
     }

@@ -27,7 +27,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     )
     wordings = ", ".join(f"{k} {v:.3f}" for k, v in outcome.fit.wording_auc.items())
     _say(console, f"Wording: {outcome.fit.wording}, by the AUC of P(Correct): {wordings}")
-    console.print(_weights(outcome), _areas(outcome), _thresholds(outcome), sep="\n\n")
+    console.print(_weights(outcome), _unseen(outcome), _thresholds(outcome), sep="\n\n")
     if outcome.chosen is not None:
         low, high = outcome.held_out_interval
         _say(
@@ -60,11 +60,20 @@ def _weights(outcome: Outcome) -> Table:
     return table
 
 
-def _areas(outcome: Outcome) -> Table:
-    table = _table("AUC on drafts not fitted on", "drafts", "wrong", "P(Correct)", "fused")
+def _unseen(outcome: Outcome) -> Table:
+    heads = ("finished", "wrong", "AUC alone", "AUC fused", "accepted", "lost, points")
+    table = _table("not fitted on", *heads)
     for name, found in outcome.unseen.items():
         fused, alone = ("-" if math.isnan(a) else f"{a:.3f}" for a in found.auc)
-        table.add_row(name, f"{len(found.right):,}", f"{(~found.right).sum():,}", alone, fused)
+        table.add_row(
+            name,
+            f"{len(found.right):,}",
+            f"{(~found.right).sum():,}",
+            alone,
+            fused,
+            f"{found.accepted:.0%}",
+            _points(found.lost),
+        )
     return table
 
 

@@ -16,7 +16,7 @@ from parse_local.calibration.features import evidence_terms
 from parse_local.errors import UsageError
 
 Split = Literal["fit", "calibrate", "held-out"]
-SHARES: Mapping[Split, float] = {"fit": 0.3, "calibrate": 0.5, "held-out": 0.2}
+SHARES: Mapping[Split, float] = {"fit": 0.25, "calibrate": 0.55, "held-out": 0.2}
 """A handful of weights needs few problems, a guarantee many."""
 
 
