@@ -12,7 +12,6 @@ import click
 
 from parse_local._version import __version__
 from parse_local.cli_bench import bench
-from parse_local.cli_calibrate import calibrate
 from parse_local.cli_models import models
 from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
 from parse_local.cli_support import INTERRUPTED, Group
@@ -39,7 +38,6 @@ def main() -> None:
 main.add_command(models)
 main.add_command(tune)
 main.add_command(bench)
-main.add_command(calibrate)
 
 
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
