@@ -62,14 +62,16 @@ class Round:
 
     Args:
         n_draft: tokens verified, in the target's vocabulary.
-        n_exact: of these, how many from the start are the target's own choice; 0 where its
-            rows were not read.
+        n_exact: of these, how many from the start are the target's own choice; 0 where
+            `read` is False.
         n_accept: how many were kept.
         boundaries: the places judged, in order.
         whole: the draft was a finished answer and all of it was accepted.
         n_exact_chars: characters of the draft's text in its first `n_exact` tokens.
         confidence: how sure the draft was of all its tokens (see `accept.confidence`), where
             it was kept for that; None otherwise.
+        read: the target's output rows for the draft were read, so that `n_exact` means
+            something; a segment gets a verdict alone, or is not looked at.
     """
 
     n_draft: int
@@ -79,10 +81,11 @@ class Round:
     whole: bool = False
     n_exact_chars: int = 0
     confidence: float | None = None
+    read: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """One of the `rounds` that `parse-local run --json` prints."""
-        return {
+        found: dict[str, Any] = {
             "n_draft": self.n_draft,
             "n_exact": self.n_exact,
             "n_accept": self.n_accept,
@@ -90,11 +93,18 @@ class Round:
             "p_correct": [b.p_correct for b in self.boundaries],
             "label_mass": [b.label_mass for b in self.boundaries],
         }
+        if not self.read:
+            found["read"] = False
+        if any(b.score is not None for b in self.boundaries):
+            found["score"] = [b.score for b in self.boundaries]
+        if self.confidence is not None:
+            found["confidence"] = self.confidence
+        return found
 
 
 @dataclass(frozen=True)
 class Verified:
-    """The target has judged the draft of this round."""
+    """It is decided what becomes of this round's draft: by the target, or without it."""
 
     round: Round
     text: str

@@ -145,7 +145,7 @@ class Takeovers(Windows):
     def settle(self, draft: Draft) -> Round | None:
         """An opening with a cue goes, everything else stays."""
         if self._cue is not None and self._cue.found:
-            return Round(n_draft=len(draft.tokens), n_exact=0, n_accept=0)
+            return Round(n_draft=len(draft.tokens), n_exact=0, n_accept=0, read=False)
         return _kept_unseen(draft)
 
     def target_writes(self, answer: Answer, draft: Draft, found: Round) -> Iterator[Stretch]:
@@ -178,7 +178,8 @@ class _Either:
 
 def _kept_unseen(draft: Draft, *, confidence: float | None = None) -> Round:
     n = len(draft.tokens)
-    return Round(n_draft=n, n_exact=0, n_accept=n, whole=draft.complete, confidence=confidence)
+    whole = draft.complete
+    return Round(n, 0, n, whole=whole, confidence=confidence, read=False)
 
 
 def make_turns(policy: Policy) -> Windows:

@@ -163,6 +163,7 @@ class Verifier:
             n_accept=n if accepted else 0,
             boundaries=tuple(boundaries),
             whole=accepted and draft.complete,
+            read=False,
         )
 
     def _ask_segment(self, judge: Judge, sequence: list[int], draft: Draft, n: int) -> Boundary:

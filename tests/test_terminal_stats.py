@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from parse_local.events import Boundary, Result, Round, Timings, TokenCounts, Usage
+from parse_local.terminal.rounds import print_rounds
 from parse_local.terminal.stats import percent, print_stats, stats_line
 
 ROUND = Round(16, 11, 13)
@@ -79,6 +80,28 @@ def test_tables() -> None:
     assert ["prompt", "1.00", "14%"] in rows
     assert ["other", "0.65", "9%"] in rows
     assert ["total", "7.15", "100%"] in rows
+
+
+def test_rounds_in_which_the_targets_rows_were_not_read() -> None:
+    marked = Round(
+        40, 0, 40, (Boundary(40, 90, score=8.0, label_mass=0.9),), whole=True, read=False
+    )
+    unseen = Round(20, 0, 20, confidence=0.934, read=False)
+    dropped = Round(5, 0, 0, read=False)
+    result = replace(RESULT, rounds=(ROUND, marked, unseen, dropped))
+    out = io.StringIO()
+    print_rounds(result, Console(file=out, width=200))
+    assert out.getvalue().splitlines() == [
+        "round 1: 16 tokens drafted, 11 exact, 13 accepted",
+        "round 2: 40 tokens drafted, 40 accepted; mark 8 of 9",
+        "round 3: 20 tokens drafted, 20 accepted; the draft is sure of it (0.93)",
+        "round 4: 5 tokens drafted, 0 accepted",
+    ]
+    rows = [line.split() for line in table(result).splitlines()]
+    assert ["3", "20", "-", "20", "-", "-"] in rows
+    assert [marked.to_json()[k] for k in ("read", "score", "p_correct")] == [False, [8.0], [None]]
+    assert unseen.to_json()["confidence"] == 0.934
+    assert set(ROUND.to_json()) & {"read", "score", "confidence"} == set()
 
 
 def test_tables_of_an_empty_answer() -> None:

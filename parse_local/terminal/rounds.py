@@ -18,8 +18,9 @@ def print_rounds(result: Result, console: Console) -> None:
     whole answer 0.98`.
     """
     for i, r in enumerate(result.rounds, 1):
-        line = f"round {i}: {count(r.n_draft, 'token')} drafted, {r.n_exact:,} exact, "
-        line += f"{r.n_accept:,} accepted" + "".join(f"; {part}" for part in _verdicts(r))
+        exact = f"{r.n_exact:,} exact, " if r.read else ""
+        line = f"round {i}: {count(r.n_draft, 'token')} drafted, {exact}{r.n_accept:,} accepted"
+        line += "".join(f"; {part}" for part in _verdicts(r))
         console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
@@ -34,4 +35,7 @@ def _verdicts(r: Round) -> list[str]:
         parts.append(f"of {len(asked)} prefixes {min(asked):.3f} to {max(asked):.3f}")
     elif asked:
         parts.append("of its prefixes " + ", ".join(f"{p:.3f}" for p in asked))
+    parts += [f"mark {b.score:.3g} of 9" for b in r.boundaries if b.score is not None]
+    if r.confidence is not None:
+        parts.append(f"the draft is sure of it ({r.confidence:.2f})")
     return parts

@@ -77,7 +77,7 @@ def _rounds(result: Result) -> Table:
         table.add_row(
             str(i),
             f"{r.n_draft:,}",
-            f"{r.n_exact:,}",
+            f"{r.n_exact:,}" if r.read else "-",
             f"{r.n_accept:,}",
             str(len(asked)) if asked else "-",
             spread,
