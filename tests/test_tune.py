@@ -163,6 +163,18 @@ def test_reset_of_some_files_leaves_the_others(tiny: Callable[..., Path]) -> Non
     assert not list(tune_dir().iterdir())
 
 
+def test_only_what_no_process_writes_any_more_is_left_over() -> None:
+    tune_dir().mkdir(parents=True)
+    mine = store.part_of(tune_dir() / "a.gguf")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = [mine.name, f"b.gguf.{gone.pid}.part", "c.part"]
+    for name in names:
+        (tune_dir() / name).touch()
+    store.remove_leftovers()
+    assert [path.name for path in tune_dir().iterdir()] == [mine.name]
+
+
 # what a record changes
 
 

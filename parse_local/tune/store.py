@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from parse_local.costs import CostCurve
 from parse_local.errors import UsageError
 from parse_local.fingerprint import fingerprint
@@ -160,7 +162,7 @@ def save(record: Record) -> None:
         StorageError: it cannot be written; an older one is still there then.
     """
     path = _path(record.role, record.fingerprint)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = part_of(path)
     with storage_errors():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -217,7 +219,9 @@ def reset(files: Iterable[tuple[Role, Path]] | None = None) -> int:
         StorageError: something cannot be removed.
     """
     if files is None:
-        wanted = [*tune_dir().glob("*.json"), *tune_dir().glob("*.gguf"), *leftovers()]
+        wanted = [
+            path for kind in ("json", "gguf", "part") for path in tune_dir().glob(f"*.{kind}")
+        ]
     else:
         wanted = []
         for role, path in files:
@@ -231,9 +235,17 @@ def reset(files: Iterable[tuple[Role, Path]] | None = None) -> int:
     return freed
 
 
-def leftovers() -> list[Path]:
-    """Unfinished files of a run that was killed; those of a running one too."""
-    return list(tune_dir().glob("*.part"))
+def part_of(path: Path) -> Path:
+    """Where a file of this process lies until it is complete."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
+def remove_leftovers() -> None:
+    """Remove unfinished files of runs that were killed."""
+    for path in tune_dir().glob("*.part"):
+        pid = path.name.split(".")[-2]
+        if not (pid.isdigit() and psutil.pid_exists(int(pid))):
+            path.unlink(missing_ok=True)
 
 
 def requantised_path(role: Role, original: Path, of: str, recipe: str) -> Path:

@@ -123,6 +123,7 @@ class Tuner:
             ModelError, OutOfMemoryError, DecodeError: as loading and decoding.
             Cancelled: after `cancel`.
         """
+        store.remove_leftovers()
         found: dict[Role, _Found] = {}
         try:
             for role, request in self._requests.items():
@@ -364,7 +365,7 @@ class _Found:
     def part(self, role: Role, recipe: Recipe) -> Path:
         """Where a requantisation lies until it is known to be of use."""
         path = store.requantised_path(role, self.request.path, self._fingerprint, recipe.name)
-        self._parts.append(path.with_name(f"{path.name}.part"))
+        self._parts.append(store.part_of(path))
         return self._parts[-1]
 
     def choose(self, role: Role, recipe: Recipe, part: Path) -> None:
