@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from parse_local.distribution import Distribution
 from parse_local.events import Boundary
-from parse_local.policy import ConfidenceBy, Policy
+from parse_local.policy import Policy, TokenConfidence
 
 
 def accepts(boundary: Boundary, policy: Policy) -> bool:
@@ -63,7 +63,7 @@ def accepted_length(n_exact: int, boundaries: Sequence[Boundary], policy: Policy
     return max(n_exact, kept)
 
 
-def confidence(logprobs: Sequence[float], *, by: ConfidenceBy = "mean") -> float:
+def confidence(logprobs: Sequence[float], *, by: TokenConfidence = "mean") -> float:
     """How sure a model was of tokens that it wrote: a probability.
 
     Args:
@@ -84,7 +84,7 @@ def sure_stretches(
     *,
     start: int,
     least: float,
-    by: ConfidenceBy = "mean",
+    by: TokenConfidence = "mean",
 ) -> dict[int, float]:
     """Where evidence is not worth buying: cuts behind a stretch that the draft was sure of.
 

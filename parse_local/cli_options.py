@@ -20,6 +20,7 @@ from parse_local.policy import (
     AcceptMode,
     AcceptRule,
     AfterReject,
+    ConfidenceBy,
     FlashAttention,
     KVType,
     LoadOptions,
@@ -262,8 +263,15 @@ def answer_options(command: Command) -> Command:
                 "--min-confidence",
                 type=click.FloatRange(0, 1),
                 metavar="P",
-                help="Probability of the draft's own tokens above which they need no verdict.  "
-                "[default: 0.9 with confspec, else every place is judged]",
+                help="Confidence of the draft above which its words need no verdict of the "
+                "target.  [default: 0.9 with confspec, else every place is judged]",
+            ),
+            click.option(
+                "--confidence-by",
+                type=click.Choice(get_args(ConfidenceBy)),
+                default=_ANSWER.confidence_by,
+                show_default=True,
+                help="Probability of its tokens, or with confspec its own verdict.",
             ),
             click.option(
                 "--window",

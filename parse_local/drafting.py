@@ -16,6 +16,7 @@ from parse_local.answer import Answer, TextStream
 from parse_local.boundaries import token_offsets
 from parse_local.distribution import Distribution
 from parse_local.events import Drafted
+from parse_local.judge import Judge, verdicts
 from parse_local.llama import scores
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
@@ -38,6 +39,7 @@ class Draft:
             more or fewer of them than `tokens`.
         aligned: `logprobs` begin with one for each of `tokens`.
         stopped: a `Stop` ended the draft here.
+        p_correct: the draft model's own verdict on it, None where it was not asked.
         own_sizes: bytes of the draft model's own tokens, where they are others than `tokens`.
     """
 
@@ -49,6 +51,7 @@ class Draft:
     logprobs: list[float] = field(default_factory=list, repr=False)
     aligned: bool = False
     stopped: bool = False
+    p_correct: float | None = None
     own_sizes: Sequence[int] | None = field(default=None, repr=False)
 
     def n_own_within(self, n: int) -> int:
@@ -98,6 +101,8 @@ class Drafter:
         prompt: the conversation in the draft model's tokens.
         logprobs: keep the log-probability of each token under the draft model; the row is
             then read a second time.
+        judge: questions of which the draft model answers one about each of its own drafts;
+            None asks it nothing.
         clock: told of every decode, and what reads its output: number of tokens, seconds.
     """
 
@@ -113,6 +118,7 @@ class Drafter:
         sampler: Sampler,
         prompt: list[int],
         logprobs: bool = False,
+        judge: Judge | None = None,
         clock: Callable[[int, float], None] | None = None,
     ) -> None:
         self.context = writer.context
@@ -122,6 +128,7 @@ class Drafter:
         self._shared = shared_vocabulary
         self._sampler = sampler
         self._wants_logprobs = logprobs
+        self._judge = judge
         self._clock = clock
 
     def n_missing(self, answer: Answer) -> int:
@@ -176,7 +183,24 @@ class Drafter:
                     stopped = stop.push(text, logprobs[-1] if logprobs else math.nan)
         draft = self._hand_over(answer, tokens, proposals, complete, end_token)
         aligned = self._shares(tokens) and bool(logprobs)
-        return replace(draft, logprobs=logprobs, aligned=aligned, stopped=stopped)
+        p_correct = None
+        if self._judge is not None and tokens:
+            with answer.timed("draft_s"):
+                p_correct = self._own_verdict(self._judge, sequence, complete)
+        return replace(
+            draft, logprobs=logprobs, aligned=aligned, stopped=stopped, p_correct=p_correct
+        )
+
+    def _own_verdict(self, judge: Judge, sequence: list[int], complete: bool) -> float | None:
+        # Behind the sequence itself: the next draft rolls the question back.
+        question = judge.full if complete else judge.prefix
+        if len(sequence) + len(question.suffix) > self.context.n_ctx:
+            return None
+        asked = [*sequence[len(self.context.tokens) :], *question.suffix]
+        for _, row in self.context.decode(asked, cuts=[len(sequence) - 1]):  # noqa: B007
+            pass
+        p_correct, _ = verdicts(self.context.label_logprobs(row, question.labels))
+        return float(p_correct[0])
 
     def _prefill(self, answer: Answer, sequence: list[int]) -> None:
         missing = len(sequence) - self.context.sync(sequence)

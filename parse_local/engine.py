@@ -185,7 +185,12 @@ class Engine:
             yield from self._write(answer, sampler, speculation)
             return
         draft_writer = self._require_draft()
-        judge = self._judge(messages, policy.question) if policy.asks_verdicts else None
+        judge = None
+        if policy.asks_verdicts:
+            judge = self._judge(self.target, messages, policy.question)
+        weighs = policy.min_confidence is not None
+        by_verdict = policy.confidence_by == "verdict"
+        own_judge = self._judge(draft_writer, messages) if weighs and by_verdict else None
         try:
             draft_prompt = draft_writer.prompt(messages, thinking=options.thinking)
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
@@ -197,7 +202,8 @@ class Engine:
             shared_vocabulary=self.shared_vocabulary,
             sampler=_sampler(draft_writer, options, stream=1),
             prompt=draft_prompt,
-            logprobs=planned or policy.min_confidence is not None,
+            logprobs=planned or (weighs and not by_verdict),
+            judge=own_judge,
             clock=self.controller.drafted if planned else None,
         )
         turns = self._planned(answer, policy, judge) if planned else make_turns(policy)
@@ -371,7 +377,7 @@ class Engine:
         self._cancel.clear()
         policy = resolve(options, self.profile)
         prompt = self.target.prompt(messages)
-        judge = self._judge(messages)
+        judge = self._judge(self.target, messages)
         tokens = self.target.model.tokenize(text)
         if not tokens:
             raise UsageError("There is no text to judge; the draft is empty.")
@@ -395,10 +401,12 @@ class Engine:
             )
         return self.speculation
 
-    def _judge(self, messages: Sequence[Message], question: Question = "correct") -> Judge:
-        target, wording = self.target, self.profile.wording
+    def _judge(
+        self, writer: Writer, messages: Sequence[Message], question: Question = "correct"
+    ) -> Judge:
         score = question == "score"
-        return make_judge(target.model, target.template, messages, wording, score=score)
+        wording = self.profile.wording
+        return make_judge(writer.model, writer.template, messages, wording, score=score)
 
     def _require_draft(self) -> Writer:
         if self.draft is None:

@@ -27,7 +27,8 @@ AcceptRule = Literal["first-failure", "longest"]
 AfterReject = Literal["target", "redraft"]
 Question = Literal["correct", "score"]
 ScoreBy = Literal["greedy", "mean"]
-ConfidenceBy = Literal["mean", "min"]
+TokenConfidence = Literal["mean", "min"]
+ConfidenceBy = Literal[TokenConfidence, "verdict"]
 Turns = Literal["windows", "segments", "takeovers"]
 KVType = Literal["f16", "q8_0", "q4_0", "f32"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -164,10 +165,12 @@ class Options:
             "correct" whether it is correct. None: "score" for "specreason", else "correct".
         min_score: mark that accepts a segment.
         score_by: the mark is the likeliest digit ("greedy", the paper) or their mean.
-        min_confidence: probability of the draft's own tokens above which they need no verdict:
+        min_confidence: confidence of the draft in its own words above which they need no verdict
+            of the target:
             whole segments with "confspec" (None: 0.9), stretches between two boundaries with
             "parse" (None: every boundary is judged).
-        confidence_by: that probability is the geometric "mean" of a stretch or its "min"imum.
+        confidence_by: that is the probability of its tokens, their geometric "mean" or their
+            "min"imum; or, with "confspec", the draft model's own "verdict" on the segment.
         takeover: tokens that the target writes at a cue with "speculative-thinking".
         cues: the words that it looks for.
         min_progress: tokens that every redraft round adds at least, the
@@ -388,6 +391,10 @@ def _check_fits(options: Options, turns: Turns, accept: AcceptMode | None) -> No
         raise UsageError(
             f"--strategy {options.strategy} says itself who goes on after a rejection; leave out "
             "--after-reject, or use --strategy parse."
+        )
+    if turns == "windows" and options.confidence_by == "verdict":
+        raise UsageError(
+            "The draft judges segments only; --confidence-by verdict needs --strategy confspec."
         )
     if turns == "windows" and options.question == "score":
         raise UsageError(

@@ -105,7 +105,10 @@ class Segments(Windows):
         least = self._policy.min_confidence
         if least is None:
             return None
-        sure = confidence(draft.logprobs, by=self._policy.confidence_by)
+        if self._policy.confidence_by == "verdict":
+            sure = draft.p_correct or 0.0
+        else:
+            sure = confidence(draft.logprobs, by=self._policy.confidence_by)
         return _kept_unseen(draft, confidence=sure) if sure > least else None
 
     def target_writes(self, answer: Answer, draft: Draft, found: Round) -> Iterator[Stretch]:

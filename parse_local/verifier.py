@@ -136,12 +136,10 @@ class Verifier:
         return prefixes + whole
 
     def _sure_stretches(self, draft: Draft, cuts: list[int], start: int) -> dict[int, float]:
-        least = self._policy.min_confidence
-        if least is None or not draft.aligned:
+        least, by = self._policy.min_confidence, self._policy.confidence_by
+        if least is None or by == "verdict" or not draft.aligned:
             return {}
-        return sure_stretches(
-            cuts, draft.logprobs, start=start, least=least, by=self._policy.confidence_by
-        )
+        return sure_stretches(cuts, draft.logprobs, start=start, least=least, by=by)
 
     def _verify_segment(self, sequence: list[int], draft: Draft) -> Round:
         assert self._judge is not None

@@ -138,9 +138,9 @@ def test_where_nothing_passes_the_answer_is_the_targets(
 # marks and verdicts
 
 
-def plain_logprobs(engine: Any, tokens: list[int]) -> np.ndarray:
+def plain_logprobs(model: Any, tokens: list[int]) -> np.ndarray:
     """Log-probabilities behind `tokens`, from a cache of their own."""
-    context = Context(engine.target.model, n_ctx=1024, n_threads=1, kv_type="f32", flash_attn="off")
+    context = Context(model, n_ctx=1024, n_threads=1, kv_type="f32", flash_attn="off")
     row = context.last_row(tokens)[0].astype(np.float64)
     context.close()
     return row - np.logaddexp.reduce(row)
@@ -167,8 +167,8 @@ def test_each_verdict_is_that_of_a_plain_pass(engines: dict[str, Any], question:
         n += r.n_draft
         (boundary,) = r.boundaries
         assert (boundary.n_tokens, boundary.complete) == (r.n_draft, False)
-        prompt = engine.target.prompt(ask(QUESTION))
-        labels = plain_logprobs(engine, [*prompt, *tokens[:n], *asked.suffix])[list(asked.labels)]
+        prompt, model = engine.target.prompt(ask(QUESTION)), engine.target.model
+        labels = plain_logprobs(model, [*prompt, *tokens[:n], *asked.suffix])[list(asked.labels)]
         p = np.exp(labels)
         assert boundary.label_mass == pytest.approx(p.sum(), rel=1e-3)
         if question == "score":
@@ -258,6 +258,36 @@ def test_a_segment_of_which_the_draft_is_sure_is_not_judged(engines: dict[str, A
     assert first.confidence == pytest.approx(math.exp(min(logprobs[: first.n_draft])), rel=1e-3)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "mamba"])
+def test_the_draft_may_judge_its_own_segments(
+    load: Callable[..., Any], tiny: Callable[..., Path], architecture: str
+) -> None:
+    kind = {"architecture": architecture, "bias": LINES}
+    engine = load(target=tiny(seed=12, **kind), draft=tiny(seed=8, **kind))
+    draft = engine.draft
+    alone = answer(engine, QUESTION, strategy="draft", max_tokens=40)
+    by = {"confidence_by": "verdict", "max_tokens": 40, "window": 15}
+    found, _ = run(engine, "confspec", min_confidence=0.0, **by)
+    assert found.text == alone.text  # its questions are rolled back
+    assert found.tokens.target_decoded == 0
+    judge = make_judge(draft.model, draft.template, ask(QUESTION), engine.profile.wording)
+    suffix, labels = judge.prefix.suffix, list(judge.prefix.labels)
+    prompt = draft.prompt(ask(QUESTION))
+    tokens = greedy_text(draft.model, prompt, 40)
+    n = 0
+    for r in found.rounds:
+        n += r.n_draft
+        correct, incorrect = np.exp(
+            plain_logprobs(draft.model, [*prompt, *tokens[:n], *suffix])[labels]
+        )
+        assert r.confidence == pytest.approx(correct / (correct + incorrect), rel=1e-3)
+    sure = [r.confidence for r in found.rounds]
+    assert len(sure) >= 3
+    between = sorted(sure)[len(sure) // 2]
+    some, _ = run(engine, "confspec", min_confidence=between, tau_prefix=0.0, **by)
+    assert [r.confidence is None for r in some.rounds] == [s <= between for s in sure]
+
+
 # takeovers
 
 
@@ -309,8 +339,21 @@ def test_takeovers_are_where_the_paper_has_them(
     found, events = run(engine, "speculative-thinking", cues=SOME_CUES, max_tokens=90, **how)
     assert found.text == engine.target.model.detokenize(expected).decode("utf-8", "replace")
     assert any(isinstance(e, RolledBack) for e in events)
+    assert not any(r.read for r in found.rounds)
     assert {s.source for s in found.spans} == {"draft", "target"}
     assert found.tokens.suffix_decoded == 0
+
+
+def test_a_takeover_has_its_length_however_the_target_writes(
+    load: Callable[..., Any], tiny: Callable[..., Path], engines: dict[str, Any]
+) -> None:
+    how = {"cues": SOME_CUES, "max_tokens": 90, "window": 12, "takeover": 6}
+    plain, _ = run(engines["far"], "speculative-thinking", **how)
+    target = tiny(seed=12, bias=LINES)
+    engine = load(target=target, draft=tiny(**DRAFTS["far"]), spec="draft", spec_model=target)
+    found, _ = run(engine, "speculative-thinking", **how)
+    assert found.tokens.spec_accepted > 0  # several tokens a step, some beyond the takeover's end
+    assert (found.text, found.spans) == (plain.text, plain.spans)
 
 
 # what every strategy keeps to

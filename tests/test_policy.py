@@ -108,6 +108,7 @@ def test_strategies_that_draft_by_segments() -> None:
         ({"strategy": "specreason", "accept": "exact"}, "leave out --accept exact"),
         ({"strategy": "speculative-thinking", "accept": "semantic"}, "leave out --accept semantic"),
         ({"strategy": "confspec", "after_reject": "redraft"}, "leave out --after-reject"),
+        ({"confidence_by": "verdict"}, "--confidence-by verdict needs --strategy confspec"),
         ({"question": "score"}, "needs --strategy specreason or confspec"),
     ],
 )
