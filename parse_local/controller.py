@@ -71,17 +71,66 @@ class Confidence:
         return (rate.held + prior * rate.weight) / (rate.tried + rate.weight)
 
 
+class DriftingCurve:
+    """A learnt curve on a machine whose speed changes.
+
+    What slows one size down mostly slows them all, so a common factor follows every
+    observation, and a size that is no longer used does not stay as dear as it once was. A size
+    seen less than `FEW` times may have been seen in a bad moment: it is taken to cost
+    no more a token than smaller ones, so that it is tried again.
+
+    Args:
+        start: the curve to begin with.
+        measured: it was measured, and only the machine's speed may have changed.
+    """
+
+    FEW = 3
+    STEP = 0.1  # how much of a deviation is put down to the machine
+
+    def __init__(self, start: CostCurve, *, measured: bool) -> None:
+        self._shape = LearnedCurve(start, trust=None if measured else 0)
+        self._measured = measured
+        self._speed = 1.0
+        self._seen: dict[int, int] = {}
+
+    def seconds(self, n: float) -> float:
+        """Seconds of one llama_decode with `n` tokens."""
+        found = self._shape.seconds(n)
+        if not self._measured and self._seen.get(_size(n), 0) < self.FEW:
+            for size, count in self._seen.items():
+                m = 2 ** (size / 2)
+                if count >= self.FEW and m < n:
+                    found = min(found, self._shape.seconds(m) * n / m)
+        return found * self._speed
+
+    def observe(self, n_tokens: int, seconds: float) -> None:
+        """One llama_decode with `n_tokens` tokens took this long."""
+        size = _size(n_tokens)
+        if self._seen or self._measured:
+            ratio = seconds / self.seconds(n_tokens)
+            self._speed *= min(2.0, max(0.5, ratio)) ** self.STEP
+        self._seen[size] = self._seen.get(size, 0) + 1
+        self._shape.observe(n_tokens, seconds / self._speed)
+
+
+def _size(n: float) -> int:
+    return round(2 * math.log2(max(n, 1)))
+
+
 class LearnedCosts:
     """Costs of a pair that follow what the run measures.
 
     Args:
         draft, target, target_bare: as in `costs.PairCosts`.
+        measured: they were measured on this machine.
     """
 
-    def __init__(self, draft: LearnedCurve, target: LearnedCurve, bare: LearnedCurve) -> None:
-        self.draft = draft
-        self.target = target
-        self.target_bare = bare
+    def __init__(
+        self, draft: CostCurve, target: CostCurve, target_bare: CostCurve, *, measured: bool
+    ) -> None:
+        self.draft = DriftingCurve(draft, measured=measured)
+        self.target = DriftingCurve(target, measured=measured)
+        self.target_bare = DriftingCurve(target_bare, measured=measured)
 
 
 SLOPE = 0.15
@@ -92,11 +141,12 @@ than on most CPUs, because a size that looks too dear is never tried and so neve
 def guess_costs(draft_bytes: int, target_bytes: int) -> LearnedCosts:
     """Costs of models of these sizes before anything was measured."""
 
-    def curve(n_bytes: int) -> LearnedCurve:
+    def curve(n_bytes: int) -> CostCurve:
         one = CostCurve.guess(n_bytes).seconds(1)
-        return LearnedCurve(CostCurve(((1, one), (512, one * (1 + 511 * SLOPE)))), trust=0)
+        return CostCurve(((1, one), (512, one * (1 + 511 * SLOPE))))
 
-    return LearnedCosts(curve(draft_bytes), curve(target_bytes), curve(target_bytes))
+    target = curve(target_bytes)
+    return LearnedCosts(curve(draft_bytes), target, target, measured=False)
 
 
 class Controller:
@@ -117,7 +167,7 @@ class Controller:
         self.costs: Costs
         if isinstance(costs, PairCosts) and learns_costs:
             curves = (costs.draft, costs.target, costs.target_bare)
-            self.costs = LearnedCosts(*(LearnedCurve(curve) for curve in curves))
+            self.costs = LearnedCosts(*curves, measured=True)
         else:
             self.costs = costs
         self.account = Account(self.START, self.MOST, self.ALLOWANCE)
@@ -187,5 +237,5 @@ class Controller:
 
 
 def _observe(curve: Curve, n_tokens: int, seconds: float) -> None:
-    if isinstance(curve, LearnedCurve):
+    if isinstance(curve, DriftingCurve) and n_tokens > 0 and seconds > 0:
         curve.observe(n_tokens, seconds)
