@@ -69,12 +69,12 @@ def pad(source: Path, out: Path, k: float) -> int:
     try:
         _copy_metadata(reader, writer, arch, len(blocks), n_layer, k)
         for tensor in reader.tensors:
-            _add(writer, tensor.name, tensor.data, tensor)
+            add_tensor(writer, tensor.name, tensor.data, tensor)
         for i in range(n_more):
             for name, tensor in blocks[i % len(blocks)].items():
                 zero = name in _WRITES_BACK
                 data = np.zeros_like(tensor.data) if zero else tensor.data
-                _add(writer, f"blk.{len(blocks) + i}.{name}", data, tensor)
+                add_tensor(writer, f"blk.{len(blocks) + i}.{name}", data, tensor)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -113,7 +113,7 @@ def _n_more(reader: GGUFReader, blocks: list[dict[str, ReaderTensor]], k: float)
 def _copy_metadata(
     reader: GGUFReader, writer: GGUFWriter, arch: str, n_layer: int, n_padded: int, k: float
 ) -> None:
-    for name, value, types in _fields(reader):
+    for name, value, types in copy_fields(reader):
         if name == f"{arch}.block_count":
             value = n_padded
         elif name == "general.name":
@@ -123,12 +123,14 @@ def _copy_metadata(
         writer.add_key_value(name, value, types[0], types[-1] if len(types) > 1 else None)
 
 
-def _fields(reader: GGUFReader) -> Iterator[tuple[str, Any, list[Any]]]:
+def copy_fields(reader: GGUFReader) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Name, value and types of the metadata that a copy of a file has to be given."""
     for name, field in reader.fields.items():
         # The writer makes these itself.
         if not name.startswith("GGUF.") and name != "general.architecture":
             yield name, field.contents(), field.types
 
 
-def _add(writer: GGUFWriter, name: str, data: Any, like: ReaderTensor) -> None:
+def add_tensor(writer: GGUFWriter, name: str, data: Any, like: ReaderTensor) -> None:
+    """Add a tensor of the same type as another file's."""
     writer.add_tensor(name, data, raw_dtype=like.tensor_type)
