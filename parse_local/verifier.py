@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from parse_local.accept import accepted_length, accepts, loose_length, sure_stretches
 from parse_local.boundaries import candidate_boundaries, spread
+from parse_local.calibration.features import N_EARLIER
 from parse_local.drafting import Draft
 from parse_local.events import Boundary, Round
 from parse_local.evidence import Evidence
@@ -19,10 +20,6 @@ from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 from parse_local.planner import places
 from parse_local.policy import Policy
-
-EARLIER_VERDICTS = 3
-"""Boundaries asked about before a finished answer, where the profile compares with them; as
-many as calibration asks about."""
 
 
 class ForkPlanner(Protocol):
@@ -117,7 +114,7 @@ class Verifier:
         whole: list[Boundary] = []
         if draft.complete:
             if policy.asks_earlier:
-                before = spread([c for c in cuts if c < n_draft], EARLIER_VERDICTS)
+                before = spread([c for c in cuts if c < n_draft], N_EARLIER)
                 prefixes = self._ask(sequence, draft, before, evidence)
             whole = self._ask(sequence, draft, [n_draft], evidence, complete=True, after=prefixes)
             if any(accepts(b, policy) for b in whole):

@@ -29,7 +29,7 @@ def records(n: int, *, seed: int = 0, task: str = "sim", pair: str = PAIR) -> li
         n_tokens = int(rng.integers(50, 150))
         noise = rng.normal(size=n_tokens)
         logprobs = -1.0 + 0.1 * likelihood + 0.25 * (noise - noise.mean())
-        early = [_verdict("correct", k, rng.normal(), complete=False) for k in (20, 40)]
+        early = [_verdict("correct", k, rng.normal(), complete=False) for k in (10, 20, 40)]
         found.append(
             {
                 "task": task,

@@ -117,6 +117,16 @@ def test_a_draft_without_an_end_is_never_accepted() -> None:
     assert not empty.finished
 
 
+def test_a_change_counts_only_if_the_engine_would_measure_the_same(tmp_path: Path) -> None:
+    found = records(3)
+    terms = [s.terms["correct"] for s in read_samples([write(tmp_path / "a.jsonl", found)])]
+    assert all("log_odds_change" in t for t in terms)
+    for record in found:  # one verdict before the end instead of three
+        record["verdicts"] = record["verdicts"][2:]
+    fewer = [s.terms["correct"] for s in read_samples([write(tmp_path / "b.jsonl", found)])]
+    assert [set(a) - set(b) for a, b in zip(terms, fewer, strict=True)] == [{"log_odds_change"}] * 3
+
+
 def test_malformed_answers_are_refused(tmp_path: Path) -> None:
     good = records(2)
     file = write(tmp_path / "a.jsonl", good)

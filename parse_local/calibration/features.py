@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 WINDOW = 8
 """Tokens over which the windowed log-probability is averaged: about one line's operative part."""
+N_EARLIER = 3
+"""Boundaries before a finished answer whose verdicts its own is compared with, where there are
+so many."""
 MAX_LOG_ODDS = 12.0
 """P(Correct) of 1 - 6e-6; beyond that a float32 soft-max says nothing more."""
 MIN_LOGPROB = -30.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from parse_local.calibration.features import evidence_terms
+from parse_local.calibration.features import N_EARLIER, evidence_terms
 from parse_local.errors import UsageError
 
 Split = Literal["fit", "calibrate", "held-out"]
@@ -71,6 +71,7 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = Non
             problem comes twice.
     """
     found: dict[tuple[str, str], Sample] = {}
+    n_earlier = 0
     for path in paths:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -84,6 +85,7 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = Non
                 record = json.loads(line)
                 sample = sample_of(record)
                 owner = str(record["pair"])
+                n_earlier = max(n_earlier, sum(not v["complete"] for v in record["verdicts"]))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UsageError(
                     f"{path}, line {number} is no collected answer ({error}); "
@@ -98,7 +100,17 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = Non
             if key in found:  # one problem in two splits would make the check a sham
                 raise UsageError(f"{path}, line {number}: the problem {key[1]} comes twice.")
             found[key] = sample
-    return sorted(found.values(), key=lambda s: s.draw(seed))
+    samples = sorted(found.values(), key=lambda s: s.draw(seed))
+    return samples if n_earlier >= N_EARLIER else [_without_change(s) for s in samples]
+
+
+def _without_change(sample: Sample) -> Sample:
+    # Fewer earlier verdicts were collected than the engine would ask for: another quantity.
+    terms = {
+        wording: {name: v for name, v in found.items() if name != "log_odds_change"}
+        for wording, found in sample.terms.items()
+    }
+    return replace(sample, terms=terms)
 
 
 def sample_of(record: Mapping[str, Any]) -> Sample:
@@ -116,14 +128,14 @@ def sample_of(record: Mapping[str, Any]) -> Sample:
         verdicts.setdefault(str(verdict["wording"]), []).append(verdict)
     for wording, given in verdicts.items():
         whole = [v for v in given if v["complete"]]
-        before = sorted((v for v in given if not v["complete"]), key=lambda v: int(v["n_tokens"]))
+        before = [v for v in given if not v["complete"] and int(v["n_tokens"]) < n_tokens]
         if whole and n_tokens:
             terms[wording] = evidence_terms(
                 n_tokens=n_tokens,
                 n_exact=int(record["n_exact"]),
                 p_correct=float(whole[-1]["p_correct"]),
                 label_mass=float(whole[-1]["label_mass"]),
-                earlier=[float(v["p_correct"]) for v in before if v["n_tokens"] < n_tokens],
+                earlier=[float(v["p_correct"]) for v in before],
                 logprobs=np.asarray(record["logprobs"], np.float64),
                 ranks=np.asarray(record["ranks"]),
             )
