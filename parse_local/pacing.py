@@ -15,6 +15,7 @@ from parse_local.planner import (
     plan_forks,
     plan_tail,
     prefixes_pay,
+    reads_rows_first,
     whole_answer_pays,
 )
 from parse_local.policy import Policy
@@ -72,6 +73,12 @@ class Planned(Windows):
         return controller.whole_account.balance > 0 and whole_answer_pays(
             controller.costs, whole, price
         )
+
+    def reads_rows(self, n_draft: int, n_suffix: int) -> bool:
+        """Whether a finished draft is read with all output rows (`EvidencePlanner`)."""
+        controller = self._controller
+        whole = WholeAnswer(n_draft, controller.whole.value, 0, n_suffix)
+        return reads_rows_first(controller.costs, whole)
 
     def n_forks(self, n_open: int, n_suffix: int, n_tokens: int) -> int:
         """How many prefixes of a rejected draft to ask about at once; 0 where it does not pay.
@@ -198,7 +205,7 @@ class Planned(Windows):
             controller.whole_account.book(n + 1 - seconds / controller.plain_s)
             if draft.complete:
                 controller.whole.update(found.whole, 1)
-            if not found.whole:
+            if not found.whole and found.read:
                 controller.exact.update(found.n_exact, n_draft)
             if self._asked_prefixes:
                 n_more = found.n_accept - found.n_exact
@@ -208,7 +215,8 @@ class Planned(Windows):
             n = found.n_exact
         else:
             self._book(n, seconds)
-        controller.confidence.update(draft.logprobs, draft.n_own_within(n))
+        if found.read:
+            controller.confidence.update(draft.logprobs, draft.n_own_within(n))
         if not self._shared and n_own:
             controller.per_draft_token.update(n_draft, n_own)
         controller.updated()

@@ -22,8 +22,16 @@ from parse_local.planner import places
 from parse_local.policy import Policy
 
 
-class ForkPlanner(Protocol):
-    """Decides what verdicts on prefixes are worth; see `pacing.Planned`."""
+class EvidencePlanner(Protocol):
+    """Decides which evidence is worth its cost; see `pacing.Planned`."""
+
+    def reads_rows(self, n_draft: int, n_suffix: int) -> bool:
+        """Whether a finished draft that a verdict decides on is read with all output rows.
+
+        Args:
+            n_draft: its tokens.
+            n_suffix: tokens of the question.
+        """
 
     def n_forks(self, n_open: int, n_suffix: int, n_tokens: int) -> int:
         """How many of `n_open` boundaries to ask at once, 0 for none.
@@ -44,9 +52,10 @@ class Verifier:
         judge: the pair's questions, None where the mode asks none.
         policy: mode, thresholds, boundaries.
         sequential: ask every verdict in a plain pass of its own (for comparison; slow).
-        planner: says which verdicts on prefixes to buy; None asks for all of them at once.
-        clock: told of each verify pass and each batch of questions: whether it is of
-            questions, number of tokens, seconds.
+        planner: says which rows to read and which verdicts on prefixes to buy; None reads
+            all and asks for all at once.
+        clock: told of each verify pass and each batch of questions: whether hardly any of
+            its output rows are read, number of tokens, seconds.
     """
 
     def __init__(
@@ -57,7 +66,7 @@ class Verifier:
         policy: Policy,
         *,
         sequential: bool = False,
-        planner: ForkPlanner | None = None,
+        planner: EvidencePlanner | None = None,
         clock: Callable[[bool, int, float], None] | None = None,
     ) -> None:
         self._context = context
@@ -82,10 +91,14 @@ class Verifier:
 
         Returns:
             The round, and the evidence with the target's next token at every cut; None for
-            a segment.
+            a segment, and for a whole answer that was accepted unread.
         """
         if self._policy.turns == "segments":
             return self._verify_segment(sequence, draft), None
+        if self._skips_rows(draft):
+            found = self._verify_segment(sequence, draft)
+            if found.whole:
+                return found, None
         n_draft = len(draft.tokens)
         policy = self._policy
         forks = policy.can_accept_prefixes or (policy.asks_earlier and draft.complete)
@@ -103,6 +116,14 @@ class Verifier:
         if policy.accepts_boundaries and n_draft:
             boundaries = self._boundaries(sequence, draft, cuts, evidence)
         return self._round(draft, evidence, boundaries), evidence
+
+    def _skips_rows(self, draft: Draft) -> bool:
+        # Only where the verdict alone decides; if it rejects, the draft is read again.
+        if self._planner is None or self._judge is None or not (draft.complete and draft.tokens):
+            return False
+        n_suffix = len(self._judge.full.suffix)
+        alone = self._policy.accept == "semantic"
+        return alone and not self._planner.reads_rows(len(draft.tokens), n_suffix)
 
     def _boundaries(
         self, sequence: list[int], draft: Draft, cuts: Sequence[int], evidence: Evidence
@@ -148,8 +169,10 @@ class Verifier:
             wanted = sequence + draft.tokens
             places = [len(sequence) - 1, len(sequence) + n]
             missing = wanted[self._context.sync(wanted) :]
+            started = time.perf_counter()
             for _ in self._context.decode(missing, n_rows=0, cuts=places):
                 pass
+            self._tell(True, len(missing), started)
             boundaries.append(self._ask_segment(self._judge, sequence, draft, n))
             accepted = accepts(boundaries[0], self._policy)
         return Round(
@@ -291,9 +314,7 @@ class Verifier:
         mass: list[float | None] = [None] * len(cuts)
         if self._judge is not None and cuts:
             question = self._judge.full if complete else self._judge.prefix
-            started = time.perf_counter()
             found = self._label_logprobs(question, sequence, draft, cuts)
-            self._tell(True, len(cuts) * len(question.suffix), started)
             p_correct, mass = (values.tolist() for values in verdicts(found))
         earlier = [b.p_correct for b in after if b.p_correct is not None]
         boundaries = []
@@ -320,11 +341,14 @@ class Verifier:
             return self._context.judge_sequentially(
                 sequence + draft.tokens, lengths, question.suffix, question.labels
             )
-        return self._context.judge(lengths, question.suffix, question.labels)
+        started = time.perf_counter()
+        found = self._context.judge(lengths, question.suffix, question.labels)
+        self._tell(True, len(cuts) * len(question.suffix), started)
+        return found
 
-    def _tell(self, asked: bool, n_tokens: int, started: float) -> None:
+    def _tell(self, bare: bool, n_tokens: int, started: float) -> None:
         if self._clock is not None:
-            self._clock(asked, n_tokens, time.perf_counter() - started)
+            self._clock(bare, n_tokens, time.perf_counter() - started)
 
 
 def _boundary(draft: Draft, cut: int, **evidence: Any) -> Boundary:

@@ -183,10 +183,17 @@ def test_whole_answers_are_drafted_where_verdicts_accept_them(ending: Any) -> No
     (only,) = found.rounds
     assert only.whole
     assert only.boundaries[-1].complete
+    assert not only.read  # its rows would have cost more than the verdict
+    assert found.tokens.target_decoded == found.usage.prompt_tokens + only.n_draft
+    # Rejected all the same, it is read again with its rows.
+    engine.controller.whole.update(1000, 1000)
+    engine.forget()
+    found = answer(engine, "hello there", tau_full=1.0, tau_prefix=1.0, **VERDICTS)
+    assert found.rounds[0].read
+    assert found.text == answer(engine, "hello there", strategy="target", max_tokens=120).text
     # Where they never do, windows are written, and nothing is asked.
-    for _ in range(40):
-        engine.controller.whole.update(0, 10)
-        engine.controller.exact.update(0, 100)
+    engine.controller.whole.update(0, 100_000)
+    engine.controller.exact.update(0, 10_000)
     found = answer(engine, "hello there", tau_full=1.0, **VERDICTS)
     assert found.tokens.suffix_decoded == 0
     assert found.text == answer(engine, "hello there", strategy="target", max_tokens=120).text
