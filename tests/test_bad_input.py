@@ -127,7 +127,11 @@ VERIFY = ["verify", "--threads", "1", "--target", "t.gguf", "--prompt-file"]
         ([*RUN, "--draft", "d.gguf", "x"], 1, "parse-local models pull qwen2.5-coder-1.5b"),
         # options that contradict each other
         ([*PAIR, "--accept", "fused", "x"], 2, "--accept fused needs a profile"),
-        ([*RUN, "--target", "t.gguf", "x"], 2, "needs a draft model; name a pair or give --draft"),
+        (
+            [*RUN, "--target", "t.gguf", "--strategy", "parse", "x"],
+            2,
+            "needs a draft model; name a pair or give --draft",
+        ),
         ([*RUN, "--target", "t.gguf", "--strategy", "draft", "x"], 2, "needs a draft model"),
         # profiles
         ([*PAIR, "--profile", "none.toml", "x"], 2, "profile none.toml: No such file"),

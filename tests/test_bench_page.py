@@ -91,8 +91,10 @@ class Tags(HTMLParser):
 
 
 def render(**kwargs: object) -> str:
-    evil_draft = round_(3, 0, 3, draft=EVIL, n_kept_chars=len(EVIL), boundaries=[boundary(5, 0.5)])
-    cut = round_(3, 0, 0, draft=EVIL)
+    evil_draft = round_(
+        3, 0, 3, draft=EVIL, n_kept_chars=len(EVIL), boundaries=[boundary(5, 0.5, score=7.5)]
+    )
+    cut = round_(3, 0, 0, draft=EVIL, confidence=0.25)
     records = [
         record(EVIL, "target", text=EVIL),
         record(EVIL, "parse", text=EVIL, spans=(Span(EVIL, "draft"),), rounds=(evil_draft, cut)),
@@ -118,9 +120,11 @@ def test_verdicts_can_be_reached_with_the_keyboard() -> None:
     tags = Tags(render())
     verdicts = [a for _, a in tags.found if a.get("class") == "verdict" and "role" in a]
     assert [a["tabindex"] for a in verdicts] == ["0"]
-    shown = ["P(Correct) 0.5000 up to here", "both labels 0.990", "mean logprob -0.500"]
+    shown = ["P(Correct) 0.5000 up to here", "both labels 0.990", "score 7.50"]
+    shown.append("mean logprob -0.500")
     assert verdicts[0]["aria-label"] == "; ".join([*shown, "5 draft tokens"])
     assert "\n".join([*shown, "5 draft tokens"]) in tags.text
+    assert "0 of 3 tokens kept, 0 exact, 0 verdicts, confidence 0.250" in tags.text
     # A problem with its question, two answers, and the drafts that were cut.
     assert sum(tag == "details" for tag, _ in tags.found) == 1 + 1 + 2 + 1
 

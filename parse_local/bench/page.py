@@ -38,6 +38,8 @@ def verdict_lines(boundary: Mapping[str, Any]) -> tuple[str, ...]:
         place = "of the finished answer" if boundary["complete"] else "up to here"
         lines.append(f"P(Correct) {boundary['p_correct']:.4f} {place}")
         lines.append(f"both labels {boundary['label_mass']:.3f}")
+    if boundary.get("score") is not None:
+        lines.append(f"score {boundary['score']:.2f}")
     for name, value in boundary["terms"].items():
         if name not in ("p_correct", "label_mass"):  # they are there already
             lines.append(f"{name.replace('_', ' ')} {value:.3f}")
