@@ -14,8 +14,8 @@ from parse_local.bench.summary import summarize
 from parse_local.events import Span
 
 VERDICTS = [
-    ("P(Correct) 0.9000 up to here", "both labels 0.990", "mean logprob -0.500", "3 draft tokens"),
-    ("P(Correct) 0.1000 up to here", "both labels 0.990", "mean logprob -0.500", "6 draft tokens"),
+    ("P(Correct) 0.9000 up to here", "label mass 0.990", "mean logprob -0.500", "3 draft tokens"),
+    ("P(Correct) 0.1000 up to here", "label mass 0.990", "mean logprob -0.500", "6 draft tokens"),
 ]
 
 
@@ -120,7 +120,7 @@ def test_verdicts_can_be_reached_with_the_keyboard() -> None:
     tags = Tags(render())
     verdicts = [a for _, a in tags.found if a.get("class") == "verdict" and "role" in a]
     assert [a["tabindex"] for a in verdicts] == ["0"]
-    shown = ["P(Correct) 0.5000 up to here", "both labels 0.990", "score 7.50"]
+    shown = ["P(Correct) 0.5000 up to here", "score 7.50", "label mass 0.990"]
     shown.append("mean logprob -0.500")
     assert verdicts[0]["aria-label"] == "; ".join([*shown, "5 draft tokens"])
     assert "\n".join([*shown, "5 draft tokens"]) in tags.text

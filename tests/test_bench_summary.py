@@ -38,7 +38,8 @@ def test_rate_ratio() -> None:
     assert (low, high) == pytest.approx((1, 2))
 
 
-JUDGED = round_(8, 3, 6, boundaries=[boundary(4, 0.9), boundary(6, 0.8)])
+UNASKED = {**boundary(7, 0.0), "p_correct": None, "confidence": 0.9}
+JUDGED = round_(8, 3, 6, boundaries=[boundary(4, 0.9), boundary(6, 0.8), UNASKED])
 RECORDS = [
     record("a", "target", seconds=4.0, text="same", peak_bytes=100_000_000),
     record("b", "target", seconds=4.0, correct=False, peak_bytes=300_000_000),

@@ -37,9 +37,9 @@ def verdict_lines(boundary: Mapping[str, Any]) -> tuple[str, ...]:
     if boundary["p_correct"] is not None:
         place = "of the finished answer" if boundary["complete"] else "up to here"
         lines.append(f"P(Correct) {boundary['p_correct']:.4f} {place}")
-        lines.append(f"both labels {boundary['label_mass']:.3f}")
-    if boundary.get("score") is not None:
-        lines.append(f"score {boundary['score']:.2f}")
+    for name, form in (("score", ".2f"), ("confidence", ".3f"), ("label_mass", ".3f")):
+        if boundary.get(name) is not None:
+            lines.append(f"{name.replace('_', ' ')} {boundary[name]:{form}}")
     for name, value in boundary["terms"].items():
         if name not in ("p_correct", "label_mass"):  # they are there already
             lines.append(f"{name.replace('_', ' ')} {value:.3f}")

@@ -183,7 +183,7 @@ def _row(
         accepted=_share(sum(r.tokens.n_accept for r in every), tokens),
         accepted_exact=_share(exact, tokens),
         accepted_semantic=_share(semantic, tokens),
-        n_forks=_mean(every, lambda r: sum(len(x["boundaries"]) for x in r.rounds)),
+        n_forks=_mean(every, lambda r: sum(_asked(x) for x in r.rounds)),
         n_rounds=_mean(every, lambda r: len(r.rounds)),
         proposals=_share(sum(r.tokens.spec_accepted for r in every), proposed)
         if proposed
@@ -211,6 +211,12 @@ def _rounds(records: Sequence[Record]) -> list[tuple[dict[str, Any], ...]]:
 
 def _exact(rounds: Sequence[dict[str, Any]]) -> int:
     return sum(min(r["n_exact"], r["n_accept"]) for r in rounds)
+
+
+def _asked(round_: dict[str, Any]) -> int:
+    # Where the draft's own confidence decided, the target was asked nothing.
+    places = round_["boundaries"]
+    return sum(b["p_correct"] is not None or b.get("score") is not None for b in places)
 
 
 def _semantic(rounds: Sequence[dict[str, Any]]) -> int:
