@@ -198,8 +198,11 @@ class Planned(Windows):
             self._book(n, seconds)
             self._wrote(n + 1, followed=n > 0)
             return
+        # The first decode reads what the draft model had not read as well.
         n_own = len(draft.logprobs)
-        seconds += n_own * costs.draft.seconds(1) + costs.draft.seconds(self._n_unread - 1)
+        seconds += costs.draft.seconds(self._n_unread) + (n_own - 1) * costs.draft.seconds(1)
+        # Whether the target would have ended there too is not in the round.
+        logprobs = draft.logprobs[: n_own - (draft.end_token is not None)]
         if self.judged:
             self.judged = False
             controller.whole_account.book(n + 1 - seconds / controller.plain_s)
@@ -216,9 +219,9 @@ class Planned(Windows):
         else:
             self._book(n, seconds)
         if found.read:
-            controller.confidence.update(draft.logprobs, draft.n_own_within(n))
-        if not self._shared and n_own:
-            controller.per_draft_token.update(n_draft, n_own)
+            controller.confidence.update(logprobs, draft.n_own_within(n))
+        if not self._shared and logprobs:
+            controller.per_draft_token.update(n_draft, len(logprobs))
         controller.updated()
         if n == n_draft:
             self._wait = self.WAIT[0]
@@ -242,6 +245,7 @@ class Planned(Windows):
     def _wrote(self, n: int, *, followed: bool) -> None:
         self._seen += n
         self._controller.account.wrote(n)
+        self._controller.whole_account.wrote(n)
         self._tail.advance(n, followed=followed)
 
     def finished(self, answer: Answer) -> None:

@@ -35,6 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
         "delta": 4,
         "after_reject": "redraft",
     },
+    "auto": {"strategy": "auto"},
     "target": {"strategy": "target"},
     "draft": {"strategy": "draft"},
 }
