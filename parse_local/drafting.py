@@ -75,6 +75,22 @@ class Draft:
         return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(self.pieces[:n]))
 
 
+def in_target_tokens(
+    tokens: list[int], model: Model, target: Model, *, shared: bool
+) -> tuple[list[int], bool]:
+    """What a draft model wrote, in the target's tokens, and whether they are the same ones.
+
+    Args:
+        tokens: of `model`.
+        model: who wrote them.
+        target: whose vocabulary they are wanted in.
+        shared: token ids mean the same in both, up to padding.
+    """
+    if shared and all(t < target.n_vocab for t in tokens):
+        return tokens, True
+    return target.tokenize(model.detokenize(tokens).decode("utf-8", "ignore")), False
+
+
 class Stop(Protocol):
     """Where writing ends before its limit; made anew for each stretch that is written."""
 
@@ -251,11 +267,9 @@ class Drafter:
         complete: bool,
         end_token: int | None,
     ) -> Draft:
-        shared = self._shares(tokens)
-        own_sizes = None if shared else [len(self._model.piece(t)) for t in tokens]
-        if not shared:
-            text = self._model.detokenize(tokens).decode("utf-8", "ignore")
-            tokens = self._target.tokenize(text)
+        own_tokens = tokens
+        tokens, shared = in_target_tokens(tokens, self._model, self._target, shared=self._shared)
+        own_sizes = None if shared else [len(self._model.piece(t)) for t in own_tokens]
         complete = complete and len(tokens) <= answer.n_left
         tokens = tokens[: answer.n_left]
         drawn = shared and not self._sampler.greedy

@@ -21,7 +21,12 @@ from parse_local.errors import TaskError
         ("**Final answer: `cimho`**", "cimho"),
         ("answer = \\boxed{42}\n", "42"),
         ("Answer: ['-92', '17']", "['-92', '17']"),
-        ("The answer: 3", None),
+        ("Therefore, the final answer is: -3", "-3"),
+        ("Step 5: Final answer: 1", "1"),
+        ("Answer: \\(x = 4\\).", "x = 4"),
+        ("so\n\\[ \\boxed{-93} \\]", "-93"),
+        ("Answer:\n\\[\nAnswer: \\boxed{3}\n\\]", "3"),
+        ("Answers: 3", None),
         ("Answer:\n", None),
         ("4", None),
     ],
@@ -65,10 +70,13 @@ def test_generated_problems_are_fixed_by_their_seed() -> None:
 def test_puzzles_take_their_packages_scorer() -> None:
     pytest.importorskip("reasoning_gym")
     by_kind = {p.name.split("/")[0]: p for p in load_task("reasoning-gym", n=8)}
-    assert by_kind["simple_equations"].check("442 m = 7072\nAnswer: m = 16")
-    assert by_kind["spell_backward"].check("o h m i c\nAnswer: cimho")
-    assert not by_kind["spell_backward"].check("Answer: ohmic")
-    assert by_kind["gcd"].check("Answer: 1")  # 26 and 59
+    assert by_kind["simple_equations"].check("7 m = 35\nAnswer: m = 5")
+    assert not by_kind["simple_equations"].check("Answer: m = 35/7")
+    reverse = by_kind["word_sequence_reversal"]  # of: phrase, a, to, the
+    assert reverse.check("Step 1: ...\n**Answer: the, to, a, phrase**")
+    assert not reverse.check("Answer: phrase, a, to, the")
+    assert by_kind["gcd"].check("Answer: 1")  # 13 and 30
+    assert by_kind["lcm"].check("Answer: 40.")  # 5 and 8
 
 
 def test_humaneval_runs_the_answer() -> None:

@@ -66,28 +66,32 @@ class _Slot:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
-    @property
-    def n_reserved(self) -> int:
-        return len(self.prompt) + self.max_tokens
-
 
 class BatchWriter:
     """Writes many greedy answers at once.
 
+    It takes the context's last `n_sequences` forks. The main sequence and the forks before them
+    stay free for other work whenever `write` takes a job or has yielded an answer.
+
     Args:
-        context: its model writes, in all of its cells and sequences: one more answer at
-            once than it has forks.
+        context: its model writes; `max_forks` of at least `n_sequences`.
+        n_sequences: most answers at once.
+        n_cells: most cells of the cache for all of them; None for the context's length.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, n_sequences: int, n_cells: int | None = None) -> None:
+        assert 1 <= n_sequences <= context.max_forks
         self._context = context
-        self._free = deque(range(1 + context.max_forks))
+        self._n_cells = context.n_ctx if n_cells is None else n_cells
+        end = 1 + context.max_forks
+        self._free = deque(range(end - n_sequences, end))
         self._active: list[_Slot] = []
 
     def write(self, jobs: Iterable[Job], *, logprobs: bool = False) -> Iterator[Written]:
         """Write an answer to every prompt.
 
-        The context must not be used for anything else until the last answer is there.
+        What a prompt has in common with the main sequence, as that is when the job is taken,
+        is shared with it and not decoded again.
 
         Args:
             jobs: taken one by one, whenever there is room for another.
@@ -103,12 +107,18 @@ class BatchWriter:
         """
         assert not self._active, "write is running already"
         numbered = enumerate(jobs)
-        waiting = next(numbered, None)
-        self._context.clear()
+        waiting: tuple[int, Job] | None = None
+        exhausted = False
         try:
-            while waiting is not None or self._active:
-                while waiting is not None and self._start(*waiting):
-                    waiting = next(numbered, None)
+            while True:
+                while self._free and not exhausted:
+                    waiting = waiting or next(numbered, None)
+                    exhausted = waiting is None
+                    if waiting is None or not self._start(*waiting):
+                        break
+                    waiting = None
+                if not self._active:
+                    return
                 for slot in self._step(logprobs):
                     self._drop(slot)
                     reason: Ending = "length" if slot.pending else "stop"
@@ -121,22 +131,24 @@ class BatchWriter:
         # Whether there was room for it.
         prompt = list(job.prompt)
         assert prompt
-        n_cells = self._context.n_ctx
-        if len(prompt) >= n_cells:
+        if len(prompt) >= self._n_cells:
             raise ContextLengthError(
-                f"A prompt of {len(prompt):,} tokens does not fit into the context of {n_cells:,}; "
-                "shorten it, or raise --ctx."
+                f"A prompt of {len(prompt):,} tokens does not fit into the context of "
+                f"{self._n_cells:,}; shorten it, or raise --ctx."
             )
-        max_tokens = min(job.max_tokens, n_cells - len(prompt))
-        reserved = sum(slot.n_reserved for slot in self._active)
-        if not self._free or reserved + len(prompt) + max_tokens > n_cells:
+        max_tokens = min(job.max_tokens, self._n_cells - len(prompt))
+        reserved = sum(len(slot.prompt) + slot.max_tokens for slot in self._active)
+        if reserved + len(prompt) + max_tokens > self._n_cells:
             return False
         seq = self._free.popleft()
-        self._active.append(_Slot(number, seq, prompt, max_tokens, pending=prompt))
+        n_shared = self._context.share(seq, prompt)
+        slot = _Slot(number, seq, prompt, max_tokens, prompt[n_shared:], n_shared)
+        self._active.append(slot)
         return True
 
     def _drop(self, slot: _Slot) -> None:
-        lib.llama_memory_seq_rm(self._context._memory, slot.seq, -1, -1)
+        if self._context.handle:  # an abandoned `write` may end after its context
+            lib.llama_memory_seq_rm(self._context._memory, slot.seq, -1, -1)
         self._active.remove(slot)
         self._free.append(slot.seq)
 
@@ -158,7 +170,9 @@ class BatchWriter:
             if not slot.pending:
                 read.append(slot)
         context._run()
-        context.n_decoded += int(batch.native.n_tokens)
+        n_tokens = int(batch.native.n_tokens)
+        context.n_decoded += n_tokens
+        context.passes[n_tokens, len(read)] += 1
         return self._choose(read, context._rows(len(read)), logprobs) if read else []
 
     def _choose(self, slots: list[_Slot], rows: Rows, logprobs: bool) -> list[_Slot]:

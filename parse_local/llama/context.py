@@ -368,6 +368,7 @@ class Context:
         return list(cuts) if self._checkpoints is None else self._checkpoints.forkable(cuts)
 
     judge = judging.judge
+    judge_each = judging.judge_each
     judge_sequentially = judging.judge_sequentially
 
     def label_logprobs(self, rows: Rows, labels: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -396,6 +397,20 @@ class Context:
                 f"{self.model.path.name} cannot fork its KV cache at {n} (code {status}); "
                 "use --accept exact."
             )
+        return n
+
+    def share(self, seq: int, tokens: Sequence[int]) -> int:
+        """Give another, empty sequence what the main one has of some tokens.
+
+        Returns:
+            How many tokens it now has: never all, and none where the memory cannot be cut.
+        """
+        if self._checkpoints is not None:
+            return 0
+        n = _n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
+        # Not a fork of `library.seq_fork`: that one sees its parent's cells only as long
+        # as they are there, and this one outlives them.
+        lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
         return n
 
     # llama_decode

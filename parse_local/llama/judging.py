@@ -40,10 +40,28 @@ def judge(
 
     Source: PARSE, section 3 (parallel prefix verification).
     """
-    out = np.empty((len(cuts), len(labels)), np.float32)
+    return judge_each(context, [(cut, suffix) for cut in cuts], labels)
+
+
+def judge_each(
+    context: Context, asked: Sequence[tuple[int, Sequence[int]]], labels: Sequence[int]
+) -> npt.NDArray[np.float32]:
+    """Ask a question of its own behind each of several prefixes in one batch.
+
+    Args:
+        asked: (prefix length, tokens of the question); otherwise as `judge`.
+        labels: token ids; all of them are looked up behind every question.
+
+    Returns:
+        Log-probabilities (nats), shape (n_asked, n_labels).
+
+    Raises:
+        ContextLengthError, Cancelled, DecodeError: as `judge`.
+    """
+    out = np.empty((len(asked), len(labels)), np.float32)
     n_free = min(N_BATCH, context.n_cells - len(context.tokens))
     start = n_taken = 0
-    for i, cut in enumerate(cuts):
+    for i, (cut, suffix) in enumerate(asked):
         n = cut - context.fork_start(cut) + len(suffix)
         if n > n_free or not context.max_forks:
             raise ContextLengthError(
@@ -52,30 +70,30 @@ def judge(
                 "--accept exact."
             )
         if i - start == context.max_forks or n_taken + n > n_free:
-            out[start:i] = _judge_batch(context, cuts[start:i], suffix, labels)
+            out[start:i] = _judge_batch(context, asked[start:i], labels)
             start, n_taken = i, 0
         n_taken += n
-    if cuts:
-        out[start:] = _judge_batch(context, cuts[start:], suffix, labels)
+    if asked:
+        out[start:] = _judge_batch(context, asked[start:], labels)
     return out
 
 
 def _judge_batch(
-    context: Context, cuts: Sequence[int], suffix: Sequence[int], labels: Sequence[int]
+    context: Context, asked: Sequence[tuple[int, Sequence[int]]], labels: Sequence[int]
 ) -> npt.NDArray[np.float32]:
-    forks = range(1, len(cuts) + 1)
+    forks = range(1, len(asked) + 1)
     try:
         started = time.perf_counter()
         context._batch.clear()
-        for seq, cut in zip(forks, cuts, strict=True):
+        for seq, (cut, suffix) in zip(forks, asked, strict=True):
             n = context.fork(seq, cut)
             context._batch.add(seq, n, [*context.tokens[n:cut], *suffix], n_rows=1)
         context.fork_s += time.perf_counter() - started
         context._run()
         n_tokens = int(context._batch.native.n_tokens)
         context.n_suffix_decoded += n_tokens
-        context.passes[n_tokens, len(cuts)] += 1
-        return context.label_logprobs(context._rows(len(cuts)), labels)
+        context.passes[n_tokens, len(asked)] += 1
+        return context.label_logprobs(context._rows(len(asked)), labels)
     finally:
         started = time.perf_counter()
         for seq in forks:

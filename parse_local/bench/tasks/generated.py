@@ -14,14 +14,13 @@ from parse_local.bench.tasks.problem import Problem, ask, final_answer, last_num
 from parse_local.chat_template import Message
 
 KINDS: dict[str, dict[str, Any]] = {
-    "chain_sum": {"max_terms": 4, "max_digits": 2},
-    "basic_arithmetic": {"max_terms": 3, "max_digits": 2, "allow_negation": False},
-    "simple_equations": {"max_terms": 3, "max_value": 20},
-    "letter_counting": {"min_words": 2, "max_words": 4},
-    "number_sorting": {"max_numbers": 6, "max_decimals": 0},
-    "spell_backward": {"max_word_len": 5},
-    "gcd": {"max_value": 60},
-    "word_sequence_reversal": {"max_words": 6},
+    "chain_sum": {"max_terms": 3, "max_digits": 2},
+    "basic_arithmetic": {"max_terms": 3, "max_digits": 1, "allow_negation": False},
+    "simple_equations": {"max_terms": 2, "max_value": 12},
+    "products": {"max_digits": 2},
+    "gcd": {"max_value": 30},
+    "lcm": {"max_value": 12},
+    "word_sequence_reversal": {"max_words": 4},
 }
 """Kinds of puzzle, in turn, each as easy as makes a model of 0.5 to 2 billion parameters
 right sometimes and wrong sometimes: what is always wrong calibrates nothing."""

@@ -10,12 +10,13 @@ from parse_local.chat_template import Message
 from parse_local.errors import TaskError
 
 ANSWER_FORM = (
-    "\n\nThink briefly, in a few short lines. Then write the final answer alone on the last line, "
-    "in this form:\nAnswer: ..."
+    "\n\nReply with a few short steps and then the result, in this form:\n"
+    "Step 1: ...\nStep 2: ...\nAnswer: ..."
 )
 """Follows the question of every task whose checker reads one final answer."""
 
-_ANSWER = re.compile(r"^\W*(?:final\s+)?answer\b\W*?[:=](.*)$", re.IGNORECASE | re.MULTILINE)
+_ANSWER = re.compile(r"\banswer(?: is)?[^\w\n]*?[:=](.*)$", re.IGNORECASE | re.MULTILINE)
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?")
 _DECORATION = " \t*`$\"'"
 
@@ -54,16 +55,21 @@ def ask(question: str) -> list[Message]:
 
 
 def final_answer(text: str) -> str | None:
-    """What stands behind the last "Answer:" of a text, without decoration.
+    """What stands behind the last "Answer:" of a text, else in its last \\boxed{}.
 
     Returns:
-        The answer; None where there is no such line, or nothing in it.
+        The answer without decoration; None where there is neither.
     """
-    found = _ANSWER.findall(text)
-    answer = found[-1].strip(_DECORATION) if found else ""
-    if answer.startswith("\\boxed{") and answer.endswith("}"):
-        answer = answer[len("\\boxed{") : -1]
-    return answer.rstrip(_DECORATION + ".") or None
+    found = [f for f in map(_bare, _ANSWER.findall(text)) if f] or list(
+        map(_bare, _BOXED.findall(text))
+    )
+    return (found[-1] if found else "") or None
+
+
+def _bare(answer: str) -> str:
+    boxed = _BOXED.findall(answer)
+    answer = (boxed[-1] if boxed else answer).strip(_DECORATION).rstrip(_DECORATION + ".")
+    return answer.removeprefix("\\(").removesuffix("\\)").strip(_DECORATION)
 
 
 def last_number(text: str) -> float | None:
