@@ -162,3 +162,15 @@ def test_unknown_tasks_and_missing_packages() -> None:
 def test_a_checker_that_fails_is_a_wrong_answer() -> None:
     task = UserProblem("x", problem.ask("a"), None, "raise OSError", 10)
     assert not task.check("anything")
+
+
+def test_the_documented_lines_are_problems(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "calibration.md").read_text(encoding="utf-8")
+    block = text[text.index('{"prompt"') :].split("```")[0]
+    path = tmp_path / "mine.jsonl"
+    path.write_text(block, encoding="utf-8")
+    capital, product, haiku = load(path)
+    assert capital.check("Step 1: ...\nAnswer: Paris.")
+    assert product.check("Answer: 6 * 7 = 42")
+    assert haiku.check("a\nb\nc")
+    assert not haiku.check("a\nb")
