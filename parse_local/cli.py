@@ -12,6 +12,7 @@ import click
 
 from parse_local._version import __version__
 from parse_local.cli_bench import bench
+from parse_local.cli_calibrate import calibrate
 from parse_local.cli_models import models
 from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
 from parse_local.cli_support import INTERRUPTED, Group
@@ -36,6 +37,7 @@ def main() -> None:
 
 
 main.add_command(models)
+main.add_command(calibrate)
 main.add_command(tune)
 main.add_command(bench)
 

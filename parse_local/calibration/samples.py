@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from parse_local.calibration.collect import read_collected
 from parse_local.calibration.features import N_EARLIER, evidence_terms
 from parse_local.errors import UsageError
 
@@ -73,22 +73,16 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = Non
     found: dict[tuple[str, str], Sample] = {}
     n_earlier = 0
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(f"Cannot read the collected answers {path}: {reason}.") from error
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+        if not path.is_file():
+            raise UsageError(f"There are no collected answers in {path}; check the path.")
+        for name, record in read_collected(path).items():
             try:
-                record = json.loads(line)
                 sample = sample_of(record)
                 owner = str(record["pair"])
                 n_earlier = max(n_earlier, sum(not v["complete"] for v in record["verdicts"]))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UsageError(
-                    f"{path}, line {number} is no collected answer ({error}); "
+                    f"{path}: {name} is not a collected answer ({error!r}); "
                     "give a file that parse-local calibrate wrote."
                 ) from error
             if pair not in (None, owner):
@@ -98,7 +92,7 @@ def read_samples(paths: Iterable[Path], *, seed: int = 0, pair: str | None = Non
                 )
             key = (sample.task, sample.problem)
             if key in found:  # one problem in two splits would make the check a sham
-                raise UsageError(f"{path}, line {number}: the problem {key[1]} comes twice.")
+                raise UsageError(f"{path}: the problem {name} is in another file too.")
             found[key] = sample
     samples = sorted(found.values(), key=lambda s: s.draw(seed))
     return samples if n_earlier >= N_EARLIER else [_without_change(s) for s in samples]
