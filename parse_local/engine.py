@@ -23,15 +23,11 @@ from parse_local.events import (
     Accepted,
     Event,
     Finished,
-    Pass,
     Result,
     RolledBack,
     Round,
     Source,
     Text,
-    Timings,
-    TokenCounts,
-    Usage,
     Verified,
 )
 from parse_local.judge import Judge, make_judge
@@ -40,6 +36,7 @@ from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
+from parse_local.metering import Meter
 from parse_local.pacing import Planned
 from parse_local.policy import Options, Policy, Question, resolve
 from parse_local.profile import Profile
@@ -157,7 +154,8 @@ class Engine:
             max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
             stops=options.stop,
         )
-        meter = _Meter(self)
+        draft_context = self.draft.context if self.draft else None
+        meter = Meter(self.target.context, draft_context, self.speculation)
         try:
             if options.strategy == "speculative":
                 yield from self._write(answer, _sampler(writer, options), self._speculates())
@@ -427,52 +425,3 @@ def _sampler(writer: Writer, options: Options, *, stream: int = 0) -> Sampler:
         repeat_penalty=options.repeat_penalty,
         seed=seed,
     )
-
-
-class _Meter:
-    """Counts what one answer costs, from the contexts' running totals."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._contexts = [w.context if w else None for w in (engine.target, engine.draft)]
-        self._speculation = engine.speculation
-        for counted in (*self._contexts, self._speculation):
-            if counted is not None:
-                counted.start_count()
-
-    def result(self, answer: Answer) -> Result:
-        target, draft = self._contexts
-        spec = self._speculation
-        assert target is not None
-        seconds = answer.seconds
-        return Result(
-            text="".join(span.text for span in answer.spans),
-            finish_reason=answer.finish_reason or "stop",
-            usage=Usage(len(answer.prompt), len(answer.tokens)),
-            rounds=tuple(answer.rounds),
-            tokens=TokenCounts(
-                draft_decoded=draft.n_decoded if draft else 0,
-                target_decoded=target.n_decoded,
-                suffix_decoded=target.n_suffix_decoded,
-                reused=target.n_reused or 0,
-                reused_draft=(draft.n_reused or 0) if draft else 0,
-                n_accept=answer.n_accept,
-                spec_proposed=spec.n_proposed if spec else 0,
-                spec_accepted=spec.n_accepted if spec else 0,
-            ),
-            timings=Timings(
-                prompt_s=seconds.get("prompt_s", 0.0),
-                draft_s=seconds.get("draft_s", 0.0),
-                verify_s=max(0.0, seconds.get("verify_s", 0.0) - target.fork_s),
-                fork_s=target.fork_s,
-                target_s=seconds.get("target_s", 0.0),
-                total_s=answer.age,
-                ttft_s=answer.first_text or answer.age,
-            ),
-            spans=tuple(answer.spans),
-            target_passes=_passes(target),
-            draft_passes=_passes(draft) if draft else (),
-        )
-
-
-def _passes(context: Context) -> tuple[Pass, ...]:
-    return tuple(Pass(*shape, n) for shape, n in sorted(context.passes.items()))
