@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from tiny_gguf import write_tiny_gguf
+
+# Tests assert behaviour, not seconds: on a busy machine an example may take any time.
+settings.register_profile("parse-local", deadline=None)
+settings.load_profile("parse-local")
 
 
 @pytest.fixture(scope="session")
