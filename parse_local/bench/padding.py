@@ -8,7 +8,7 @@ in its name that it is padded; no figure measured with it is one of a larger mod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +75,7 @@ def pad(source: Path, out: Path, k: float) -> int:
                 zero = name in _WRITES_BACK
                 data = np.zeros_like(tensor.data) if zero else tensor.data
                 add_tensor(writer, f"blk.{len(blocks) + i}.{name}", data, tensor)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_file(writer)
         part.replace(out)
     except OSError as error:
         raise UsageError(f"Cannot write {out}: {error.strerror}.") from error
@@ -120,7 +117,7 @@ def _copy_metadata(
             value = f"{value} padded {k:g}x"
         elif len(types) > 1 and name.startswith(f"{arch}.") and len(value) == n_layer:
             value = [value[i % n_layer] for i in range(n_padded)]  # one value a block
-        writer.add_key_value(name, value, types[0], types[-1] if len(types) > 1 else None)
+        add_field(writer, name, value, types)
 
 
 def copy_fields(reader: GGUFReader) -> Iterator[tuple[str, Any, list[Any]]]:
@@ -134,3 +131,16 @@ def copy_fields(reader: GGUFReader) -> Iterator[tuple[str, Any, list[Any]]]:
 def add_tensor(writer: GGUFWriter, name: str, data: Any, like: ReaderTensor) -> None:
     """Add a tensor of the same type as another file's."""
     writer.add_tensor(name, data, raw_dtype=like.tensor_type)
+
+
+def add_field(writer: GGUFWriter, name: str, value: Any, types: Sequence[Any]) -> None:
+    """Add a piece of metadata with the types that `copy_fields` gave."""
+    writer.add_key_value(name, value, types[0], types[-1] if len(types) > 1 else None)
+
+
+def write_file(writer: GGUFWriter) -> None:
+    """Write what was added, and close the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -34,13 +34,12 @@ class Stop:
         self._system = system
 
 
-def keys(problems: Sequence[Problem], systems: Sequence[System], repeat: int) -> Iterator[Key]:
-    """Every answer of a run in its order."""
-    names = [s.name for s in systems]
+def keys(problems: Sequence[Problem], names: Sequence[str], repeat: int = 1) -> Iterator[Key]:
+    """Every answer of a run in its order, `names` being those of the systems."""
     for r in range(repeat):
         for i, problem in enumerate(problems):
             turn = (i + r) % len(names)
-            for name in names[turn:] + names[:turn]:
+            for name in [*names[turn:], *names[:turn]]:
                 yield Key(r, problem.name, name)
 
 
@@ -79,7 +78,7 @@ def run(
     by_name = {s.name: s for s in systems}
     problem_of = {p.name: p for p in problems}
     memory, energy = PeakMemory(), Energy()
-    for key in keys(problems, systems, repeat):
+    for key in keys(problems, list(by_name), repeat):
         if key in done:
             continue
         if stop.pressed:

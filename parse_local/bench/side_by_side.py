@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parse_local.bench.padding import add_tensor, copy_fields
+from parse_local.bench.padding import add_field, add_tensor, copy_fields, write_file
+from parse_local.bench.runner import WARM_UP_TOKENS, keys
 from parse_local.bench.tasks import Problem
 from parse_local.engine import Engine
 from parse_local.events import Result
@@ -44,13 +45,13 @@ def run(
 
     The caches are emptied before each answer; what the engine has learnt stays.
     """
-    engine.generate(problems[0].messages, Options(strategy="target", max_tokens=8))  # from the disk
-    names = list(settings)
-    for i, problem in enumerate(problems):
-        turn = i % len(names)
-        for name in names[turn:] + names[:turn]:
-            engine.forget()
-            yield problem, name, engine.generate(problem.messages, settings[name])
+    warm_up = Options(strategy="target", max_tokens=WARM_UP_TOKENS)
+    engine.generate(problems[0].messages, warm_up)  # from the disk
+    problem_of = {p.name: p for p in problems}
+    for key in keys(problems, list(settings)):
+        problem = problem_of[key.problem]
+        engine.forget()
+        yield problem, key.strategy, engine.generate(problem.messages, settings[key.strategy])
 
 
 def shuffle(source: Path, out: Path, *, seed: int = 0) -> None:
@@ -67,13 +68,10 @@ def shuffle(source: Path, out: Path, *, seed: int = 0) -> None:
     reader = GGUFReader(source)
     writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, value, types in copy_fields(reader):
-        writer.add_key_value(name, value, types[0], types[-1] if len(types) > 1 else None)
+        add_field(writer, name, value, types)
     for tensor in reader.tensors:
         data = tensor.data
         if data.ndim == 2:
             data = data[rng.permutation(len(data))]
         add_tensor(writer, tensor.name, data, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_file(writer)
