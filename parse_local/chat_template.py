@@ -16,7 +16,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from parse_local.errors import TemplateError
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""A turn: its `role` and `content`; the assistant's may have `tool_calls`."""
+
+Tool = dict[str, Any]
+"""A function that the model may call, as OpenAI's API describes it."""
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -122,24 +126,42 @@ class ChatTemplate:
                 "use another conversion of the model."
             ) from error
 
-    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Tool] | None = None,
+    ) -> str:
         """The prompt for the next answer.
 
         Args:
             messages: the conversation, each with `role` and `content`; the last is the user's.
             thinking: for templates that know `enable_thinking`.
+            tools: functions that the model may call.
 
         Raises:
             TemplateError: the template refuses these messages even with system
-                turns folded into user turns.
+                turns folded into user turns, or leaves the tools out.
         """
+        text = self._render_somehow(messages, thinking, tools)
+        if tools and not all(tool["function"]["name"] in text for tool in tools):
+            raise TemplateError(
+                f"The chat template of {self._name} has no place for tools; leave out `tools`, "
+                "or use a model that was trained to call them."
+            )
+        return text
+
+    def _render_somehow(
+        self, messages: Sequence[Message], thinking: bool, tools: Sequence[Tool] | None
+    ) -> str:
         try:
             if not self._drops_system:
-                return self._render(list(messages), thinking)
+                return self._render(list(messages), thinking, tools)
         except Exception:  # a template may raise anything: try once more, its neighbours merged
             pass
         try:
-            return self._render(merge_turns(messages), thinking)
+            return self._render(merge_turns(messages), thinking, tools)
         except Exception as error:
             raise TemplateError(
                 f"The chat template of {self._name} refuses this conversation ({error}); "
@@ -155,13 +177,15 @@ class ChatTemplate:
         except Exception:
             return False  # refuses it, which `render` sees for itself
 
-    def _render(self, messages: list[Message], thinking: bool) -> str:
+    def _render(
+        self, messages: list[Message], thinking: bool, tools: Sequence[Tool] | None = None
+    ) -> str:
         return self._template.render(
             messages=messages,
             add_generation_prompt=True,
             enable_thinking=thinking,
             thinking=thinking,
-            tools=None,
+            tools=list(tools) if tools else None,
             **self._variables,
         )
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from parse_local.answer import Answer, TextStream
-from parse_local.chat_template import Message
+from parse_local.chat_template import Message, Tool
 from parse_local.controller import Controller, guess_costs
 from parse_local.costs import PairCosts
 from parse_local.drafting import Draft, Drafter, Stop
@@ -40,6 +40,7 @@ from parse_local.metering import Meter
 from parse_local.pacing import Planned
 from parse_local.policy import Options, Policy, Question, resolve
 from parse_local.profile import Profile
+from parse_local.request import Chat, Completion, Request
 from parse_local.speculation import Speculation
 from parse_local.turns import Windows, make_turns
 from parse_local.verifier import Verifier
@@ -118,22 +119,35 @@ class Engine:
             if writer is not None:
                 writer.close()
 
-    def generate(self, messages: Sequence[Message], options: Options | None = None) -> Result:
+    def generate(
+        self,
+        messages: Sequence[Message],
+        options: Options | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+    ) -> Result:
         """Answer the last message and return the whole result; otherwise as `stream`."""
         result = Result()
-        for event in self.stream(messages, options):
+        for event in self.stream(messages, options, tools=tools):
             if isinstance(event, Finished):
                 result = event.result
         return result
 
     def stream(
-        self, messages: Sequence[Message], options: Options | None = None
+        self,
+        messages: Sequence[Message],
+        options: Options | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
     ) -> Iterator[Event]:
         """Answer the last message.
 
         Args:
-            messages: the conversation; dicts with `role` (system, user or assistant) and `content`.
+            messages: the conversation; dicts with `role` (system, user, assistant or tool) and
+                `content`, those of the assistant also with `tool_calls`.
             options: how, see `Options`.
+            tools: functions that the model may call, as in OpenAI's API; what it calls is in
+                the result's `tool_calls`.
 
         Yields:
             Events; `Finished` is always the last.
@@ -145,10 +159,35 @@ class Engine:
             DecodeError: llama.cpp failed.
         """
         options = options or Options()
+        yield from self._respond(Chat(messages, tools, options.thinking), options)
+
+    def complete(self, prompt: str, options: Options | None = None) -> Iterator[Event]:
+        """Go on with a text, without a chat template.
+
+        Args:
+            prompt: the text. Control tokens written out in it are recognised, and the token
+                that every text of this model begins with is put before it, as llama.cpp's
+                server does.
+            options: how, see `Options`. Where they leave acceptance open it is "exact":
+                a verdict needs a question to an answer, and there is none.
+
+        Yields:
+            The same events as `stream`.
+
+        Raises:
+            UsageError: the options ask for verdicts, or for what this pair does not have; or
+                the prompt is empty.
+            ContextLengthError, DecodeError: as `stream`.
+        """
+        options = options or Options()
+        yield from self._respond(Completion(prompt), options)
+
+    def _respond(self, request: Request, options: Options) -> Iterator[Event]:
         self._cancel.clear()
+        options = request.check(options)
         policy = resolve(options, self.profile)
         writer = self._require_draft() if options.strategy == "draft" else self.target
-        prompt = writer.prompt(messages, thinking=options.thinking)
+        prompt = request.tokens(writer)
         answer = Answer(
             prompt=prompt,
             max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
@@ -163,7 +202,7 @@ class Engine:
                 plain = Speculation(writer.context)
                 yield from self._write(answer, _sampler(writer, options), plain)
             else:
-                yield from self._parse(answer, messages, options, policy)
+                yield from self._parse(answer, request, options, policy)
         except Cancelled:
             answer.finish_reason = "cancelled"
         else:
@@ -174,7 +213,7 @@ class Engine:
     # the loop
 
     def _parse(
-        self, answer: Answer, messages: Sequence[Message], options: Options, policy: Policy
+        self, answer: Answer, request: Request, options: Options, policy: Policy
     ) -> Iterator[Event]:
         planned = options.strategy == "auto"
         sampler = _sampler(self.target, options)
@@ -185,12 +224,12 @@ class Engine:
         draft_writer = self._require_draft()
         judge = None
         if policy.asks_verdicts:
-            judge = self._judge(self.target, messages, policy.question)
+            judge = self._judge(self.target, request.messages, policy.question)
         weighs = policy.min_confidence is not None
         by_verdict = policy.confidence_by == "verdict"
-        own_judge = self._judge(draft_writer, messages) if weighs and by_verdict else None
+        own_judge = self._judge(draft_writer, request.messages) if weighs and by_verdict else None
         try:
-            draft_prompt = draft_writer.prompt(messages, thinking=options.thinking)
+            draft_prompt = request.tokens(draft_writer)
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Source = Literal["draft", "target"]
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,50 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """One final token, with what the target thought of it before any sampler.
+
+    Args:
+        text: its bytes, which may be part of a character.
+        logprob: its log-probability (nats) at temperature 1; None where the target's output
+            row was not read, as for a segment that has a verdict alone.
+        top: the likeliest tokens there with theirs, best first; empty where none was asked
+            for or the row was not read.
+    """
+
+    text: bytes
+    logprob: float | None = None
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Text:
-    """Final text, in order, never taken back; `source` says which model wrote it."""
+    """Final text, in order, never taken back; `source` says which model wrote it.
+
+    Args:
+        text: what is added to the answer.
+        source: who wrote it.
+        tokens: the tokens that end in it, where `Options.logprobs` asks for them. All of an
+            answer's joined are the bytes of its text, but for a last token that a stop
+            string cuts.
+    """
 
     text: str
     source: Source
+    tokens: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A function that the model wants to have called.
+
+    Args:
+        name: of the function.
+        arguments_json: a JSON object with its arguments.
+    """
+
+    name: str
+    arguments_json: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -213,8 +252,9 @@ class Result:
 
     Args:
         text: the final answer; equals the concatenation of all `Text` events.
-        finish_reason: "stop", "length" or "cancelled".
+        finish_reason: "stop", "length", "cancelled", or "tool_calls" where it ends with calls.
         spans: the answer cut by who wrote it; joined they give `text`.
+        tool_calls: what the model wants to have called; no part of `text`.
         target_passes, draft_passes: what either model decoded, by shape of the batch.
     """
 
@@ -225,6 +265,7 @@ class Result:
     tokens: TokenCounts = field(default_factory=TokenCounts)
     timings: Timings = field(default_factory=Timings)
     spans: tuple[Span, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
     target_passes: tuple[Pass, ...] = ()
     draft_passes: tuple[Pass, ...] = ()
 

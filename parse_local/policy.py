@@ -53,6 +53,8 @@ MAX_THREADS = 512
 """GGML_MAX_N_THREADS; llama.cpp checks nothing and crashes far beyond it."""
 MAX_FORKS = 255
 """LLAMA_MAX_SEQ less the main sequence."""
+MAX_LOGPROBS = 20
+"""Alternatives of one token that OpenAI's API can be asked for."""
 MAX_SPEC = 64
 """Tokens of one proposal; more of them cost more than a proposal is ever worth."""
 
@@ -184,6 +186,10 @@ class Options:
         top_k, top_p, min_p, repeat_penalty: llama.cpp's samplers of these names.
         seed: of the sampler; None draws one.
         thinking: let models that can think do so (`enable_thinking` of their template).
+        grammar: what the answer has to follow, in llama.cpp's GBNF; None for free text.
+            `parse_local.grammar` makes one of a JSON schema.
+        logprobs: report every token's log-probability under the target, and so many of the
+            likeliest alternatives; None reports nothing.
     """
 
     strategy: Strategy = "auto"
@@ -215,6 +221,8 @@ class Options:
     repeat_penalty: float = 1.0
     seed: int | None = None
     thinking: bool = False
+    grammar: str | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):  # its letters would be stop strings of their own
@@ -253,6 +261,7 @@ class Options:
                 "min_p": (0, 1),
                 "repeat_penalty": (0.01, None),
                 "seed": (0, None),
+                "logprobs": (0, MAX_LOGPROBS),
             },
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parse_local.chat_template import ChatTemplate, Message
-from parse_local.errors import ContextLengthError
+from parse_local.chat_template import ChatTemplate, Message, Tool
+from parse_local.errors import ContextLengthError, UsageError
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 
@@ -30,18 +30,34 @@ class Writer:
     template: ChatTemplate
     context: Context
 
-    def prompt(self, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Tool] | None = None,
+    ) -> list[int]:
         """Prompt tokens of a conversation.
 
         Raises:
-            TemplateError: the template refuses the messages.
+            TemplateError: the template refuses the messages or the tools.
             ContextLengthError: no token of an answer would fit behind the prompt.
         """
-        text = self.template.render(messages, thinking=thinking)
+        return self.encode(self.template.render(messages, thinking=thinking, tools=tools))
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a whole prompt: control tokens recognised, the beginning token put before it.
+
+        Raises:
+            UsageError: there are none.
+            ContextLengthError: no token of an answer would fit behind them.
+        """
         bos = self.model.bos_token
         tokens = self.model.tokenize(text, special=True)
         if bos is not None and tokens[:1] != [bos]:
             tokens.insert(0, bos)
+        if not tokens:
+            raise UsageError("The prompt is empty; give some text to go on from.")
         if len(tokens) >= self.context.n_ctx:
             raise ContextLengthError(
                 f"The prompt has {len(tokens)} tokens and the context of {self.model.path.name} "

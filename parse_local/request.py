@@ -1,0 +1,85 @@
+"""What is asked for: a conversation to be answered, or a text to be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from parse_local.chat_template import Message, Tool
+from parse_local.errors import UsageError
+from parse_local.policy import Options
+from parse_local.writer import Writer
+
+
+class Request(Protocol):
+    """What the engine needs to know of it."""
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation that verdicts are about."""
+        ...
+
+    def check(self, options: Options) -> Options:
+        """The options as they apply to it.
+
+        Raises:
+            UsageError: they ask for what it cannot have.
+        """
+        ...
+
+    def tokens(self, writer: Writer) -> list[int]:
+        """The prompt in a model's own tokens; raises as `Writer.prompt` and `Writer.encode`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation, rendered by each model's own chat template.
+
+    Args:
+        messages: the conversation.
+        tools: functions that the model may call.
+        thinking: let the model think.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] | None = None
+    thinking: bool = False
+
+    def check(self, options: Options) -> Options:
+        """All of them apply."""
+        return options
+
+    def tokens(self, writer: Writer) -> list[int]:
+        """The rendered conversation."""
+        return writer.prompt(self.messages, thinking=self.thinking, tools=self.tools)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A text to be gone on with; there is no question in it, so that nothing can be judged."""
+
+    text: str
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """None."""
+        return ()
+
+    def check(self, options: Options) -> Options:
+        """Acceptance is "exact" where the options leave it open."""
+        judged = options.accept in ("semantic", "fused")
+        if judged or options.strategy in ("confspec", "specreason"):
+            what = f"accept={options.accept}" if judged else f"strategy={options.strategy}"
+            raise UsageError(
+                f"{what} asks whether an answer is correct, and a completion without a chat "
+                "has no question; use accept=exact or loose, or send messages."
+            )
+        if options.accept is None and options.strategy in ("auto", "parse"):
+            return replace(options, accept="exact")
+        return options
+
+    def tokens(self, writer: Writer) -> list[int]:
+        """The text."""
+        return writer.encode(self.text)
