@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
-from parse_local.events import FinishReason, Round, Source, Span, Text
+from parse_local.events import Channel, FinishReason, Round, Source, Span, Text
 
 
 class TextStream:
@@ -115,6 +115,10 @@ class Answer:
     def text(self) -> str:
         """All tokens as text, what is held back too, without an unfinished character."""
         return codecs.getincrementaldecoder("utf-8")("replace").decode(self.data)
+
+    def joined(self, channel: Channel) -> str:
+        """What is final of one channel."""
+        return "".join(span.text for span in self.spans if span.channel == channel)
 
     @property
     def age(self) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Source = Literal["draft", "target"]
+Channel = Literal["answer", "reasoning"]
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 
@@ -23,10 +24,12 @@ class Drafted:
     Args:
         text: the new piece (never ends inside a UTF-8 character; may be empty).
         n_draft: draft tokens written so far in this round.
+        channel: "reasoning" where it is part of what the model thinks before its answer.
     """
 
     text: str
     n_draft: int
+    channel: Channel = "answer"
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,12 @@ class TokenLogprob:
 class Text:
     """Final text, in order, never taken back; `source` says which model wrote it.
 
+    The markers around a model's reasoning, `<think>` for example, are in no text.
+
     Args:
-        text: what is added to the answer.
+        text: what is added to the answer, or to the reasoning.
         source: who wrote it.
+        channel: which of the two.
         tokens: the tokens that end in it, where `Options.logprobs` asks for them. All of an
             answer's joined are the bytes of its text, but for a last token that a stop
             string cuts.
@@ -160,6 +166,7 @@ class Text:
 
     text: str
     source: Source
+    channel: Channel = "answer"
     tokens: tuple[TokenLogprob, ...] = ()
 
 
@@ -240,10 +247,11 @@ class Timings:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of the answer and the model that wrote it."""
+    """A stretch of the answer, or of the reasoning, and the model that wrote it."""
 
     text: str
     source: Source
+    channel: Channel = "answer"
 
 
 @dataclass(frozen=True)
@@ -251,14 +259,17 @@ class Result:
     """A finished answer.
 
     Args:
-        text: the final answer; equals the concatenation of all `Text` events.
+        text: the final answer; equals the concatenation of the `Text` events of its channel.
+        reasoning: what the model thought before, likewise; "" where it did not think.
         finish_reason: "stop", "length", "cancelled", or "tool_calls" where it ends with calls.
-        spans: the answer cut by who wrote it; joined they give `text`.
+        spans: reasoning and answer cut by who wrote them; those of either channel joined
+            give its text.
         tool_calls: what the model wants to have called; no part of `text`.
         target_passes, draft_passes: what either model decoded, by shape of the batch.
     """
 
     text: str = ""
+    reasoning: str = ""
     finish_reason: FinishReason = "stop"
     usage: Usage = field(default_factory=Usage)
     rounds: tuple[Round, ...] = ()
@@ -284,6 +295,7 @@ class Result:
         """The object that `parse-local run --json` prints."""
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
             "finish_reason": self.finish_reason,
             "usage": dataclasses.asdict(self.usage),
             "rounds": [r.to_json() for r in self.rounds],

@@ -31,7 +31,8 @@ class Meter:
         target, draft, spec = self._target, self._draft, self._speculation
         seconds = answer.seconds
         return Result(
-            text="".join(span.text for span in answer.spans),
+            text=answer.joined("answer"),
+            reasoning=answer.joined("reasoning"),
             finish_reason=answer.finish_reason or "stop",
             usage=Usage(len(answer.prompt), len(answer.tokens)),
             rounds=tuple(answer.rounds),

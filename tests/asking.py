@@ -48,10 +48,11 @@ def check_contract(events: Sequence[Event], *, max_tokens: int) -> Result:
     assert isinstance(finished, Finished)
     result = finished.result
     texts = [e for e in before if isinstance(e, Text)]
-    assert "".join(t.text for t in texts) == result.text
-    assert "".join(s.text for s in result.spans) == result.text
+    for channel, text in (("answer", result.text), ("reasoning", result.reasoning)):
+        assert "".join(t.text for t in texts if t.channel == channel) == text
+        assert "".join(s.text for s in result.spans if s.channel == channel) == text
     for one, next_one in zip(result.spans, result.spans[1:], strict=False):
-        assert one.source != next_one.source
+        assert (one.source, one.channel) != (next_one.source, next_one.channel)
     assert result.usage.completion_tokens <= max_tokens
     assert result.tokens.n_accept <= result.usage.completion_tokens
     verified = [e for e in before if isinstance(e, Verified)]

@@ -64,7 +64,7 @@ def test_json_has_exactly_the_documented_fields(files: list[str]) -> None:
     how = ("--strategy", "parse", "--accept", "semantic")
     options = (*how, "--tau", "1", "--delta", "5", "--max-tokens", "30")
     found = run_json(files, *options, "hello there")
-    documented = {"text", "finish_reason", "usage", "rounds", "tokens", "timings"}
+    documented = {"text", "reasoning", "finish_reason", "usage", "rounds", "tokens", "timings"}
     assert documented <= set(found) <= documented | {"spans"}
     assert found["usage"] == {"prompt_tokens": 23, "completion_tokens": 30}
     assert found["finish_reason"] == "length"

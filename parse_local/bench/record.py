@@ -39,7 +39,8 @@ class Record:
     Args:
         problem, strategy, repeat: what it is the answer of.
         correct: what the task's checker says.
-        text, finish_reason, spans: as in `Result`.
+        text, finish_reason: as in `Result`.
+        spans: the answer's, without reasoning.
         n_prompt, n_tokens: tokens of prompt and answer.
         rounds: as in `Answered`.
         tokens, timings, target_passes, draft_passes: as in `Result`; no passes where another
@@ -85,7 +86,7 @@ class Record:
             finish_reason=result.finish_reason,
             n_prompt=result.usage.prompt_tokens,
             n_tokens=result.usage.completion_tokens,
-            spans=result.spans,
+            spans=tuple(s for s in result.spans if s.channel == "answer"),
             rounds=answered.rounds,
             tokens=result.tokens,
             timings=result.timings,

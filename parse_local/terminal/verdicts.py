@@ -229,6 +229,7 @@ def print_accepted(result: Result, console: Console) -> None:
     cells = [
         cell
         for span in result.spans
+        if span.channel == "answer"
         for cell in split(visible(span.text), "accepted" if span.source == "draft" else "")
     ]
     rows = flow(cells, max(console.width - margin, 10))
