@@ -13,6 +13,7 @@ import click
 
 from parse_local.cli_options import load, load_options, pair_options, spec_options
 from parse_local.cli_support import INTERRUPTED
+from parse_local.cli_task_options import task_options
 from parse_local.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,30 +27,13 @@ _STRATEGIES = "target,speculative,specreason,parse,auto"
 @click.command()
 @pair_options
 @spec_options
-@click.option(
-    "--task",
-    default="humaneval",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="humaneval, gsm-symbolic, reasoning-gym, generated (those two in turn), or a JSONL file "
-    "of prompts with references or checkers.",
-)
-@click.option(
-    "--n", type=click.IntRange(min=1), default=40, show_default=True, help="How many problems."
-)
+@task_options(n=40, default="humaneval")
 @click.option(
     "--start",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     help="First problem, from 0.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of generated problems.",
 )
 @click.option(
     "--strategies",
@@ -78,7 +62,6 @@ _STRATEGIES = "target,speculative,specreason,parse,auto"
     help="Where answers and reports go; an interrupted run goes on from there.  "
     "[default: a new one in the user's data directory]",
 )
-@click.option("--allow-exec", is_flag=True, help="Run code that the models write (HumanEval).")
 @click.option(
     "--peer",
     "peers",

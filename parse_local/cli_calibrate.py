@@ -13,20 +13,13 @@ import click
 
 from parse_local._version import __version__
 from parse_local.cli_options import load, pair_options
+from parse_local.cli_task_options import task_options
 from parse_local.errors import CalibrationError, Cancelled, UsageError
 
 
 @click.command()
 @pair_options
-@click.option(
-    "--task",
-    metavar="TASK",
-    help="humaneval, gsm-symbolic, reasoning-gym, generated (those two in turn), or a JSONL file "
-    "of your own problems.",
-)
-@click.option(
-    "--n", type=click.IntRange(min=1), default=200, show_default=True, help="Problems at most."
-)
+@task_options(n=200)
 @click.option(
     "--max-drop",
     type=click.FloatRange(0, 100, min_open=True, max_open=True),
@@ -43,13 +36,6 @@ from parse_local.errors import CalibrationError, Cancelled, UsageError
     help="That no more is lost.",
 )
 @click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Of generated problems, and of which part each problem belongs to.",
-)
-@click.option(
     "--data",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
@@ -62,7 +48,6 @@ from parse_local.errors import CalibrationError, Cancelled, UsageError
     metavar="FILE",
     help="Where the profile goes, its picture beside it.  [default: the user's data directory]",
 )
-@click.option("--allow-exec", is_flag=True, help="Let tasks run code that the models wrote.")
 def calibrate(
     task: str | None,
     n: int,

@@ -46,7 +46,8 @@ def _complete_pair(
     ]
 
 
-def _apply(command: Command, options: list[Callable[[Command], Command]]) -> Command:
+def apply_options(command: Command, options: list[Callable[[Command], Command]]) -> Command:
+    """Give a command these options; `--help` lists them in this order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -54,7 +55,7 @@ def _apply(command: Command, options: list[Callable[[Command], Command]]) -> Com
 
 def file_options(command: Command) -> Command:
     """Which models."""
-    return _apply(
+    return apply_options(
         command,
         [
             click.option(
@@ -79,7 +80,7 @@ def file_options(command: Command) -> Command:
 
 def pair_options(command: Command) -> Command:
     """Which models, and how they are loaded."""
-    return _apply(
+    return apply_options(
         command,
         [
             file_options,
@@ -140,7 +141,7 @@ def pair_options(command: Command) -> Command:
 
 def accept_options(command: Command) -> Command:
     """What makes a draft acceptable."""
-    return _apply(
+    return apply_options(
         command,
         [
             click.option(
@@ -204,7 +205,7 @@ def accept_options(command: Command) -> Command:
 
 def spec_options(command: Command) -> Command:
     """Who proposes tokens while the target writes."""
-    return _apply(
+    return apply_options(
         command,
         [
             click.option(
@@ -234,7 +235,7 @@ def spec_options(command: Command) -> Command:
 
 def answer_options(command: Command) -> Command:
     """How an answer is written."""
-    return _apply(
+    return apply_options(
         command,
         [
             spec_options,

@@ -10,6 +10,7 @@ from typing import Any
 from parse_local.bench.record import Record
 from parse_local.bench.summary import Row
 from parse_local.errors import UsageError
+from parse_local.json_lines import drop_torn_line, whole_lines
 
 _LOCK = ".lock"
 
@@ -76,15 +77,9 @@ class RunDirectory:
                 )
 
     def _read(self) -> list[Record]:
-        if not self._answers.exists():
-            return []
-        data = self._answers.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:  # interrupted while it was written: that answer is made again
-            with self._answers.open("r+b") as file:
-                file.truncate(len(whole))
+        drop_torn_line(self._answers)  # interrupted while it was written: it is made again
         try:
-            return [Record.from_json(json.loads(line)) for line in whole.splitlines()]
+            return [Record.from_json(json.loads(line)) for line in whole_lines(self._answers)]
         except (ValueError, TypeError, KeyError):
             raise UsageError(
                 f"{self._answers} holds a line that is no answer; remove that line, or give "

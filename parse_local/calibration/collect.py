@@ -23,6 +23,7 @@ from parse_local.calibration.wordings import WORDINGS
 from parse_local.drafting import Draft, in_target_tokens
 from parse_local.engine import Engine
 from parse_local.errors import StorageError, UsageError
+from parse_local.json_lines import drop_torn_line, whole_lines
 from parse_local.judge import Question, make_question, verdicts
 from parse_local.llama.batch_writer import BatchWriter, Ending, Job, Written
 from parse_local.llama.context import Context
@@ -50,8 +51,12 @@ def read_collected(path: Path) -> dict[str, Record]:
     Raises:
         UsageError: the file is something else.
     """
+    try:
+        lines = whole_lines(path)
+    except OSError as error:
+        raise UsageError(f"Cannot read the collected answers in {path}: {error}.") from error
     found: dict[str, Record] = {}
-    for number, line in enumerate(_whole_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             found[record["problem"]] = record
@@ -61,16 +66,6 @@ def read_collected(path: Path) -> dict[str, Record]:
                 "name another file, or delete this one."
             ) from error
     return found
-
-
-def _whole_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    try:
-        *lines, _torn = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Cannot read the collected answers in {path}: {error}.") from error
-    return lines
 
 
 def collect(
@@ -347,9 +342,8 @@ def _appending(path: Path) -> Iterator[BinaryIO]:
     """The file, open at the end of its last whole line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+        drop_torn_line(path)
+        with path.open("ab") as file:
             yield file
     except OSError as error:
         raise StorageError(f"Cannot write {path}: {error.strerror}.") from error
