@@ -75,9 +75,9 @@ def run(
     from rich.console import Console
 
     from parse_local.terminal.answering import show_answer
+    from parse_local.terminal.colors import print_colors
     from parse_local.terminal.rounds import print_rounds
     from parse_local.terminal.stats import stats_line
-    from parse_local.terminal.verdicts import print_accepted
 
     if prompt is None:
         prompt = "" if sys.stdin.isatty() else read_stdin().strip()
@@ -92,7 +92,7 @@ def run(
         click.echo(json.dumps(result.to_json(), ensure_ascii=False))
     elif show_accepted:
         console = Console()
-        print_accepted(result, console)
+        print_colors(result, console)
         print_rounds(result, console)
     if not as_json:
         click.echo(stats_line(result, n_ctx=engine.n_ctx), err=True)

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from parse_local.baseline import Baseline
 from parse_local.costs import CostCurve, Curve, LearnedCurve, PairCosts
 from parse_local.learning import Account, Rate
 from parse_local.planner import Costs, WindowPlan, plan_windows
@@ -185,6 +186,8 @@ class Controller:
         """Share of the open rest that they keep then."""
         self.per_draft_token = Rate(1.0, weight=50.0)
         """Target tokens of a draft token: not 1 where the vocabularies differ."""
+        self.baseline = Baseline()
+        """What the target takes alone, for the figure of the speed-up; no plan depends on it."""
         self._tails: dict[int, Rate] = {}
         self._plan: WindowPlan | None = None
         self._n_updates = 0

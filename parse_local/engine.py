@@ -23,6 +23,7 @@ from parse_local.events import (
     Accepted,
     Event,
     Finished,
+    Progress,
     Result,
     RolledBack,
     Round,
@@ -95,11 +96,20 @@ class Engine:
         """What the answers so far have taught, and what is planned from that."""
         self._speculator = speculator
         self._cancel = cancel
+        self._running: tuple[Meter, Answer] | None = None
 
     @property
     def n_ctx(self) -> int:
         """Tokens of context for prompt and answer."""
         return self.target.context.n_ctx
+
+    @property
+    def progress(self) -> Progress:
+        """How far the running answer is, or how far the last one came; from any thread."""
+        if self._running is None:
+            return Progress()
+        meter, answer = self._running
+        return meter.progress(answer)
 
     def cancel(self) -> None:
         """Stop the running answer within one decode step; what is final stays."""
@@ -194,7 +204,9 @@ class Engine:
             stops=options.stop,
         )
         draft_context = self.draft.context if self.draft else None
-        meter = Meter(self.target.context, draft_context, self.speculation)
+        baseline = self.controller.baseline
+        meter = Meter(self.target.context, draft_context, self.speculation, baseline)
+        self._running = meter, answer
         try:
             if options.strategy == "speculative":
                 yield from self._write(answer, _sampler(writer, options), self._speculates())
@@ -354,7 +366,9 @@ class Engine:
                 started, n_proposed = time.perf_counter(), speculation.n_proposed
                 tokens = speculation.step(answer.sequence, sampler, answer.n_left)
             if context is self.target.context and speculation.n_proposed == n_proposed:
-                self.controller.read(False, 1, time.perf_counter() - started)
+                seconds = time.perf_counter() - started
+                self.controller.read(False, 1, seconds)
+                self.controller.baseline.observe(seconds)
             if stop is not None and not stopped:
                 pieces = [context.model.piece(t) for t in tokens if not context.model.is_eog(t)]
                 for i, piece in enumerate(pieces):

@@ -266,6 +266,9 @@ class Result:
             give its text.
         tool_calls: what the model wants to have called; no part of `text`.
         target_passes, draft_passes: what either model decoded, by shape of the batch.
+        speedup: how many times faster than the target alone, from plain decodes of it timed in
+            this process (`baseline.Baseline`); None where too few were, or where the target
+            did write alone.
     """
 
     text: str = ""
@@ -279,6 +282,7 @@ class Result:
     tool_calls: tuple[ToolCall, ...] = ()
     target_passes: tuple[Pass, ...] = ()
     draft_passes: tuple[Pass, ...] = ()
+    speedup: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -308,7 +312,27 @@ class Result:
                 "spec_accepted": self.tokens.spec_accepted,
             },
             "timings": {k: round(v, 4) for k, v in dataclasses.asdict(self.timings).items()},
+            "speedup": None if self.speedup is None else round(self.speedup, 3),
         }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the running answer is, for whoever watches it.
+
+    Args:
+        prompt_tokens: of the prompt.
+        completion_tokens: final so far.
+        n_accept: how many of these came from the draft.
+        seconds: since the call began.
+        speedup: so far, as `Result.speedup`.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    n_accept: int = 0
+    seconds: float = 0.0
+    speedup: float | None = None
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,8 @@ class Planned(Windows):
     def without_draft(self, answer: Answer) -> Stretch:
         """One token at first; later as many as should pass before the next decision."""
         if not answer.tokens:
-            return Stretch(1)
+            # Of a process's first answer a few, so that its speed-up can be measured.
+            return Stretch(max(1, self._controller.baseline.n_missing))
         n, self._wait = self._wait, min(2 * self._wait, self.WAIT[1])
         return Stretch(n)
 

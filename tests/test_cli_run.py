@@ -64,7 +64,10 @@ def test_json_has_exactly_the_documented_fields(files: list[str]) -> None:
     how = ("--strategy", "parse", "--accept", "semantic")
     options = (*how, "--tau", "1", "--delta", "5", "--max-tokens", "30")
     found = run_json(files, *options, "hello there")
-    documented = {"text", "reasoning", "finish_reason", "usage", "rounds", "tokens", "timings"}
+    documented = {
+        *("text", "reasoning", "finish_reason", "usage", "rounds", "tokens", "timings"),
+        "speedup",
+    }
     assert documented <= set(found) <= documented | {"spans"}
     assert found["usage"] == {"prompt_tokens": 23, "completion_tokens": 30}
     assert found["finish_reason"] == "length"
@@ -138,7 +141,7 @@ def test_show_accepted_marks_the_drafts_part(files: list[str]) -> None:
     options = (*how, "--max-tokens", 18, "--show-accepted")
     result = invoke("run", *files, *options, "hello there")
     assert result.exit_code == 0
-    assert "accepted from the draft (100% of the tokens)" in result.stdout
+    assert "accepted from the draft: 18 of 18 tokens (100%)" in result.stdout
     assert "│" in result.stdout
 
 

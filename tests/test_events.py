@@ -28,7 +28,7 @@ def test_rates() -> None:
 def test_json_has_exactly_the_documented_fields() -> None:
     found = json.loads(json.dumps(RESULT.to_json()))
     assert list(found) == [
-        "text", "reasoning", "finish_reason", "usage", "rounds", "tokens", "timings",
+        "text", "reasoning", "finish_reason", "usage", "rounds", "tokens", "timings", "speedup",
     ]  # fmt: skip
     assert found["usage"] == {"prompt_tokens": 5, "completion_tokens": 4}
     assert found["rounds"] == [

@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_what_is_final(capsys: pytest.CaptureFixture[str]) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         while not engine.cancelled:
             yield Drafted("", 1)
-        yield Finished(Result("partial", "cancelled", Usage(5, 1)))
+        yield Finished(Result("partial", finish_reason="cancelled", usage=Usage(5, 1)))
 
     engine._answers = iter([answer, "next"])
     assert chat(engine, "a\rb\r") == 0
@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_what_is_final(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_answer_stopped_before_any_text_is_not_kept() -> None:
-    engine = Scripted(lambda: iter([Finished(Result("", "cancelled"))]), "fine")
+    engine = Scripted(lambda: iter([Finished(Result(finish_reason="cancelled"))]), "fine")
     chat(engine, "a\rb\r")
     assert engine.asked[1] == [{"role": "user", "content": "b"}]
 
@@ -259,7 +259,7 @@ def test_nothing_on_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cancelled_piped_answer_has_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("a"))
-    engine = Scripted(lambda: iter([Finished(Result("", "cancelled"))]))
+    engine = Scripted(lambda: iter([Finished(Result(finish_reason="cancelled"))]))
     assert run_chat(engine, Options(), quiet=True) == 130
 
 

@@ -1,11 +1,10 @@
 import io
 from dataclasses import replace
 
-import pytest
 from rich.console import Console
 
-from parse_local.events import Boundary, Result, Round, Span, TokenCounts, Usage
-from parse_local.terminal.verdicts import print_accepted, print_verdicts
+from parse_local.events import Boundary, Round
+from parse_local.terminal.verdicts import print_verdicts
 
 TEXT = "First step.\nSecond step.\nA wrong end.\n"
 ROUND = Round(
@@ -105,33 +104,3 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 def test_text_that_looks_like_markup_is_left_alone() -> None:
     round = Round(1, 0, 1, (Boundary(1, 8, p_correct=0.5),))
     assert verdicts(round, "[bold]x:")[1].startswith("│ [bold]x: ")
-
-
-RESULT = Result(
-    "one two\nthree\nfour",
-    usage=Usage(1, 4),
-    tokens=TokenCounts(n_accept=2),
-    spans=(Span("one two\nth", "draft"), Span("ree\nfour", "target")),
-)
-
-
-def accepted(result: Result, **kwargs: object) -> str:
-    out = io.StringIO()
-    print_accepted(result, Console(file=out, width=40, **kwargs))
-    return out.getvalue()
-
-
-def test_accepted_text_without_colour() -> None:
-    assert accepted(RESULT, no_color=True) == (
-        "│ one two\n┆ three\n  four\n│ accepted from the draft (50% of the tokens) · ┆ in part\n"
-    )
-
-
-def test_accepted_text_in_colour() -> None:
-    text = accepted(RESULT, force_terminal=True, color_system="standard", no_color=False)
-    assert "\x1b[32mone two\x1b[0m\n\x1b[32mth\x1b[0mree\nfour\n" in text
-
-
-@pytest.mark.parametrize("spans", [(), (Span("", "target"),)])
-def test_accepted_text_of_an_empty_answer(spans: tuple[Span, ...]) -> None:
-    assert "0% of the tokens" in accepted(Result(spans=spans), no_color=True)

@@ -42,6 +42,8 @@ def show_answer(
     options: Options,
     *,
     out: TextIO | None = None,
+    markdown: bool = True,
+    status: bool = True,
 ) -> Result:
     """Answer and draw it as it is written; Ctrl-C stops it and keeps what is final.
 
@@ -50,6 +52,8 @@ def show_answer(
         messages: the conversation, the question last.
         options: how to answer.
         out: where to draw, stdout unless given.
+        markdown: render what is final, on a terminal.
+        status: show figures under the answer while it runs, on a terminal.
 
     Returns:
         The result, with finish reason "cancelled" after Ctrl-C.

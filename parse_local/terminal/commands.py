@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rich.console import Console
 
@@ -19,6 +19,9 @@ from parse_local.terminal.stats import print_stats
 
 AUTO = "auto"
 
+Completes = Literal["", "file", "pair", "session", "setting"]
+"""Kinds of argument that Tab completes."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -29,12 +32,15 @@ class Command:
         argument: how `/help` shows the argument, "" for none.
         help: one line.
         choices: what the argument may be; empty for free text or none.
+        completes: what Tab offers besides the choices: files of the disk, or the names that the
+            chat knows of this kind (`prompt.make_session`).
     """
 
     name: str
     argument: str
     help: str
     choices: Sequence[str] = ()
+    completes: Completes = ""
 
 
 COMMANDS = (

@@ -23,6 +23,11 @@ def percent(share: float) -> str:
     return f"{rounded}%"
 
 
+def factor(times: float) -> str:
+    """A speed-up: `1.8x`, and `0.97x` where a digit more shows that it is none."""
+    return f"{times:.1f}x" if times >= 1.05 else f"{times:.2f}x"
+
+
 def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
     """One line about a finished answer.
 
@@ -31,12 +36,15 @@ def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
         n_ctx: tokens of context; adds how many of them are in use.
 
     Returns:
-        For example `128 tokens · 17.9 tok/s · 71% from the draft · 3 rounds`.
+        For example `128 tokens · 17.9 tok/s · 1.8x the target alone · 71% from the draft ·
+        3 rounds`; the speed-up only where it was measured.
     """
     n_used = result.usage.prompt_tokens + result.usage.completion_tokens
     parts = [count(result.usage.completion_tokens, "token")]
     if result.tokens_per_second:
         parts.append(f"{result.tokens_per_second:.1f} tok/s")
+    if result.speedup is not None:
+        parts.append(f"{factor(result.speedup)} the target alone")
     if result.rounds:
         parts.append(f"{percent(result.accepted_share)} from the draft")
         parts.append(count(len(result.rounds), "round"))

@@ -1,4 +1,4 @@
-"""Drawings of a verification: verdicts beside the text, and who wrote what."""
+"""Drawing of a verification: verdicts beside the text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from parse_local.calibration.features import TERMS
-from parse_local.events import Boundary, Result, Round
+from parse_local.events import Boundary, Round
 from parse_local.profile import Fusion
 from parse_local.terminal.cells import Row, flow, split, visible
-from parse_local.terminal.stats import count, percent
+from parse_local.terminal.stats import count
 
 LOW_MASS = 0.9
 """Below this share of both labels the answer was hardly one of the two words."""
@@ -212,42 +212,3 @@ def _print_parts(boundary: Boundary, fusion: Fusion, console: Console) -> None:
     console.print(table)
     score = f"score {fusion.score(boundary.terms):+.3f}: --accept fused {passes} it ({needed})"
     console.print(score, style="bold", highlight=False, soft_wrap=True)
-
-
-def print_accepted(result: Result, console: Console) -> None:
-    """Draw an answer with the parts that came from the draft marked.
-
-    In colour the accepted text is green. Without colour a mark in the left margin says
-    of every row who wrote it: `│` the draft, `┆` both, nothing the target.
-
-    Args:
-        result: a finished answer.
-        console: where to draw.
-    """
-    coloured = console.color_system is not None and not console.no_color
-    margin = 0 if coloured else 2
-    cells = [
-        cell
-        for span in result.spans
-        if span.channel == "answer"
-        for cell in split(visible(span.text), "accepted" if span.source == "draft" else "")
-    ]
-    rows = flow(cells, max(console.width - margin, 10))
-    if len(rows) > 1 and not rows[-1].cells:
-        rows.pop()
-    for row in rows:
-        line = _to_text(row)
-        if not coloured:
-            line = Text(f"{_mark(row)} ") + line
-        console.print(line, soft_wrap=True, highlight=False)
-    share = percent(result.accepted_share)
-    if coloured:
-        legend = Text.assemble(("▌", "green"), f" accepted from the draft ({share} of the tokens)")
-    else:
-        legend = Text(f"│ accepted from the draft ({share} of the tokens) · ┆ in part")
-    console.print(legend, style="dim", soft_wrap=True, highlight=False)
-
-
-def _mark(row: Row) -> str:
-    styles = {cell.style for cell in row.cells if not cell.text.isspace()}
-    return "│" if styles == {"accepted"} else "┆" if "accepted" in styles else " "
