@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,12 +22,8 @@ from rich.table import Table
 
 from parse_local import hub
 from parse_local.catalog import Catalog, HubSource, Model, Pair, load_catalog
-from parse_local.cli_support import INTERRUPTED, Group
-from parse_local.errors import UsageError
+from parse_local.cli_support import INTERRUPTED, Group, confirm, print_table
 from parse_local.policy import DEFAULT_PAIR
-
-_PIPE_WIDTH = 200
-"""Columns of a table that no terminal limits."""
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -96,9 +91,9 @@ def list_command(as_json: bool) -> None:
             _state([model]),
             model.licence,
         )
-    _print_table(pairs)
+    print_table(pairs)
     click.echo("* what parse-local uses when you name no pair\n")
-    _print_table(singles)
+    print_table(singles)
 
 
 @models.command("pull")
@@ -209,13 +204,7 @@ def _other_user(catalog: Catalog, pair: Pair, model: Model) -> Pair | None:
 def _confirm(doomed: list[Model]) -> bool:
     names = ", ".join(model.name for model in doomed)
     size = hub.format_size(sum(map(hub.leftovers, doomed)))
-    try:
-        return click.confirm(f"Remove {names} ({size})?", err=True)
-    except click.Abort:
-        click.echo(err=True)
-        if sys.stdin.isatty():
-            raise
-        raise UsageError("There is nobody to ask; give --yes to remove without asking.") from None
+    return confirm(f"Remove {names} ({size})?")
 
 
 def _describe_pair(pair: Pair, *, full: bool = False) -> dict[str, Any]:
@@ -303,17 +292,6 @@ def _table(*columns: str) -> Table:
             overflow="fold",
         )
     return table
-
-
-def _print_table(table: Table) -> None:
-    """To stdout; a pipe gets whole lines, as no terminal limits them."""
-    console = Console(
-        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False
-    )
-    with console.capture() as capture:
-        console.print(table)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
 
 
 def _print_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import errno
+import sys
 from typing import Any, NoReturn
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-from parse_local.errors import ParseLocalError
+from parse_local.errors import ParseLocalError, UsageError
 from parse_local.hub.storage import storage_error
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
+
+
+_PIPE_WIDTH = 200
+"""Columns of a table that no terminal limits."""
+
+
+def print_table(table: Table) -> None:
+    """To stdout; a pipe gets whole lines, as no terminal limits them."""
+    console = Console(
+        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False
+    )
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr; no is the default.
+
+    Raises:
+        UsageError: nobody is there to ask; `--yes` is the remedy.
+    """
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        if sys.stdin.isatty():
+            raise
+        raise UsageError("There is nobody to ask; give --yes to do it without asking.") from None
 
 
 class Group(click.Group):

@@ -87,6 +87,10 @@ class DecodeError(ParseLocalError):
     """llama.cpp failed while decoding."""
 
 
+class SessionError(ParseLocalError):
+    """Chats cannot be kept or read: the file is damaged, newer, full or not writable."""
+
+
 class PeerError(ParseLocalError):
     """Another program that a benchmark compares with cannot be started or does not answer."""
 

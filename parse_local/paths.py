@@ -44,6 +44,11 @@ def history_file() -> Path:
     return data_dir() / "chat_history"
 
 
+def sessions_file() -> Path:
+    """Sessions of `parse-local chat`, an SQLite database."""
+    return data_dir() / "sessions.db"
+
+
 def package_models_dir() -> Path:
     """Directory with catalog.toml and the shipped profiles.
 

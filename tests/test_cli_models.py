@@ -193,7 +193,7 @@ def test_rm_without_an_answer_is_a_usage_error(home: Path) -> None:
     result = run("rm", "tiny", stdin="")
     assert result.exit_code == 2
     assert result.stderr.endswith(
-        "Error: There is nobody to ask; give --yes to remove without asking.\n"
+        "Error: There is nobody to ask; give --yes to do it without asking.\n"
     )
     assert (home / "models" / "tiny.gguf").exists()
 
