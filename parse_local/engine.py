@@ -116,7 +116,7 @@ class Engine:
         self._cancel.set()
 
     def forget(self) -> None:
-        """Empty both KV caches, so that the next answer reuses nothing."""
+        """Empty both KV caches, cached conversations too: the next answer reuses nothing."""
         for writer in (self.target, self.draft):
             if writer is not None:
                 writer.context.clear()
@@ -208,6 +208,7 @@ class Engine:
         meter = Meter(self.target.context, draft_context, self.speculation, baseline)
         self._running = meter, answer
         try:
+            writer.context.resume(prompt)
             if options.strategy == "speculative":
                 yield from self._write(answer, _sampler(writer, options), self._speculates())
             elif options.strategy in ("target", "draft"):
@@ -245,6 +246,7 @@ class Engine:
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return
+        draft_writer.context.resume(draft_prompt)
         drafter = Drafter(
             draft_writer,
             self.target.model,
@@ -438,6 +440,7 @@ class Engine:
                 f"{self.n_ctx}; raise --ctx."
             )
         draft = Draft(tokens, [self.target.model.piece(t) for t in tokens], complete=True)
+        self.target.context.resume(prompt + tokens)
         sampler = _sampler(self.target, options)
         verifier = Verifier(self.target.context, sampler, judge, policy, sequential=sequential)
         return verifier.judge_all(prompt, draft)

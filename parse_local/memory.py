@@ -21,10 +21,11 @@ class Need:
 
     Args:
         weights: the file.
-        kv_cache: main sequence and fork suffixes.
+        kv_cache: main sequence, fork suffixes and cached conversations.
         compute: llama.cpp's compute and output buffers (an estimate from above).
         n_layer: blocks, for placement.
         states: recurrent states of all sequences; 0 for memories without one.
+        copies: cached conversations outside the KV cache, always in the machine's own memory.
     """
 
     weights: int
@@ -32,10 +33,11 @@ class Need:
     compute: int
     n_layer: int
     states: int = 0
+    copies: int = 0
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """All of it that is where the model is."""
         return self.weights + self.kv_cache + self.compute + self.states
 
 
@@ -108,7 +110,7 @@ def check(needs: dict[str, Need], available: int) -> None:
     Raises:
         OutOfMemoryError: with the sum, its parts and what to change.
     """
-    total = sum(need.total for need in needs.values())
+    total = sum(need.total + need.copies for need in needs.values())
     if total <= available:
         return
     parts = ", ".join(

@@ -18,7 +18,7 @@ from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name
-from parse_local.room import Room, judge_cells, need_of, room_for
+from parse_local.room import Room, add_cached, judge_cells, need_of, room_for
 from parse_local.speculation_setup import SpecPlan
 from parse_local.tune.apply import look_up
 from parse_local.writer import Writer, template_of
@@ -112,6 +112,8 @@ def load_pair(
                 n_fork_cells=room.n_fork_cells,
                 max_forks=room.sequences.forks,
                 n_checkpoints=room.sequences.checkpoints,
+                n_cached=room.n_cached,
+                n_cached_cells=room.n_cached_cells,
                 n_threads=n_threads,
                 kv_type=options.kv_type,
                 flash_attn=flash_attn,
@@ -138,7 +140,7 @@ def load_pair(
         placements=tuple(plan.placements.values()),
         speculation=speculation,
         speculator=speculator,
-        notes=tuple(n for n in (*tuned.notes, note, calibration_note) if n),
+        notes=tuple(n for n in (*tuned.notes, note, calibration_note, plan.note) if n),
         costs=tuned.costs(options, n_gpu_layers),
     )
 
@@ -196,11 +198,12 @@ def _profile(pair_name: str, paths: dict[str, Path], path: PathLike | None) -> P
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the models of a pair go, by role, and the room of their contexts."""
+    """Where the models of a pair go and the room of their contexts, by role; a note, or ""."""
 
     placements: dict[str, Placement]
     rooms: dict[str, Room]
     spec: SpecPlan | None
+    note: str = ""
 
 
 def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> Plan:
@@ -236,8 +239,15 @@ def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -
     gpus = library.gpus()
     # An integrated GPU's memory is the machine's own and would count twice.
     apart = sum(d.memory_free for d in gpus if d.type == "gpu")
-    memory.check(needs, psutil.virtual_memory().available + apart)
+    available = psutil.virtual_memory().available + apart
+    memory.check(needs, available)
     free = sum(d.memory_free for d in gpus)
+    taken = sum(need.total for need in needs.values())
+    # Cached conversations are no reason to move a layer off the GPU.
+    on_gpu_first = gpus and options.n_gpu_layers != 0
+    spare = min(available, free) - taken if on_gpu_first else available - taken
+    rooms, note = add_cached(rooms, options, spare)
+    needs.update({role: room.need for role, room in rooms.items()})
     spec_layers = 0
     if "spec" in needs and needs["spec"].total <= free:
         free -= needs["spec"].total
@@ -247,7 +257,8 @@ def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -
         on_gpu = (options.n_gpu_layers, options.n_gpu_layers)
         spec_layers = options.n_gpu_layers
     layers = dict(zip(("draft", "target", "spec"), (*on_gpu, spec_layers), strict=True))
-    return Plan({r: Placement(paths[r], needs[r], layers[r]) for r in paths}, rooms, spec)
+    placements = {r: Placement(paths[r], needs[r], layers[r]) for r in paths}
+    return Plan(placements, rooms, spec, note)
 
 
 def _head_need(target: Model, options: LoadOptions) -> memory.Need:

@@ -55,6 +55,8 @@ MAX_FORKS = 255
 """LLAMA_MAX_SEQ less the main sequence."""
 MAX_LOGPROBS = 20
 """Alternatives of one token that OpenAI's API can be asked for."""
+MAX_CACHED = 64
+"""Conversations; every one more is looked at for every prompt."""
 MAX_SPEC = 64
 """Tokens of one proposal; more of them cost more than a proposal is ever worth."""
 
@@ -89,6 +91,12 @@ class LoadOptions:
         kv_type: type of both KV caches.
         flash_attn: "auto" is what `parse-local tune` found fastest, else llama.cpp's choice.
         max_forks: most boundaries judged in one batch.
+        n_cached: most conversations that stay cached beside the one that was answered last, so
+            that a prompt that goes on from any of them, or begins like it, is not read again.
+            The least recent one goes first. Each adds `n_ctx` cells to both KV caches, fewer
+            where memory is short; the answer that runs always has `n_ctx`, and what it leaves
+            free holds conversations too. Models with a sliding window or a recurrent state
+            keep copies in the machine's memory instead. 0: none.
         spec: who proposes tokens while the target writes (token-level speculation, lossless):
             "draft" a draft model, "ngram" what followed the same tokens before, "eagle3" or
             "mtp" a head on the target's hidden states, "none" nobody. All but "none" propose
@@ -107,6 +115,7 @@ class LoadOptions:
     kv_type: KVType = "f16"
     flash_attn: FlashAttention = "auto"
     max_forks: int = 32
+    n_cached: int = 0
     spec: Spec = "auto"
     spec_model: str | os.PathLike[str] | None = None
     spec_max: int = 16
@@ -131,6 +140,7 @@ class LoadOptions:
                 "n_threads": (1, MAX_THREADS),
                 "n_gpu_layers": (-1, None),
                 "max_forks": (1, MAX_FORKS),
+                "n_cached": (0, MAX_CACHED),
                 "spec_max": (1, MAX_SPEC),
             },
         )

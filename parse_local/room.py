@@ -8,7 +8,7 @@ from parse_local import memory
 from parse_local.errors import JudgeError
 from parse_local.judge import make_judge, make_score_question
 from parse_local.llama.checkpoints import STRIDE
-from parse_local.llama.context import N_UBATCH, max_rows
+from parse_local.llama.context import N_UBATCH, keeps_in_cache, max_rows
 from parse_local.llama.context_params import KV_BYTES
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
@@ -19,6 +19,9 @@ from parse_local.writer import template_of
 SUFFIX_SLACK = 16
 """Cells of a fork beyond the suffix seen at load, which another conversation may render longer."""
 
+CELLS_STEP = 256
+"""Where memory is short, cells for cached conversations come in multiples of this."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -28,11 +31,19 @@ class Room:
         need: its memory.
         sequences: forks and checkpoints.
         n_fork_cells: cells for the questions of all forks together.
+        conversation: bytes of one cached conversation that fills the context.
+        in_cache: whether cached conversations share the KV cache; else they are copied.
+        n_cached: most cached conversations.
+        n_cached_cells: cells that are there for them alone.
     """
 
     need: memory.Need
     sequences: memory.Sequences
     n_fork_cells: int
+    conversation: int = 0
+    in_cache: bool = True
+    n_cached: int = 0
+    n_cached_cells: int = 0
 
 
 def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
@@ -47,13 +58,69 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
     if model.memory_kind.can_cut:
         n_fork_cells = max_forks * suffix
         need = need_of(model, options, n_fork_cells)
-        return Room(need, memory.Sequences(max_forks, 0), n_fork_cells)
+        return Room(
+            need,
+            memory.Sequences(max_forks, 0),
+            n_fork_cells,
+            conversation=_cells_bytes(model.kv_elements_per_token(), options),
+            in_cache=keeps_in_cache(model),
+        )
     size = state_size(model)
     sequences = memory.share_states(size.state, max_forks)
     # A fork begins at the checkpoint before its boundary.
     n_fork_cells = sequences.forks * (suffix + STRIDE)
     need = need_of(model, options, n_fork_cells, kv_elements=size.kv_elements)
-    return Room(replace(need, states=size.state * sequences.total), sequences, n_fork_cells)
+    return Room(
+        replace(need, states=size.state * sequences.total),
+        sequences,
+        n_fork_cells,
+        # Copied at two places, the end of its last prompt and its own.
+        conversation=2 * (_cells_bytes(size.kv_elements, options) + size.state),
+        in_cache=False,
+    )
+
+
+def _cells_bytes(elements: float, options: LoadOptions) -> int:
+    return memory.kv_cache_bytes(elements, options.n_ctx, KV_BYTES[options.kv_type])
+
+
+def add_cached(
+    rooms: dict[str, Room], options: LoadOptions, spare: int
+) -> tuple[dict[str, Room], str]:
+    """Give the cached conversations of all models together what memory there is for them.
+
+    Args:
+        rooms: by role, without cached conversations.
+        options: how many, and how long.
+        spare: bytes that are left; half of them stay free.
+
+    Returns:
+        (rooms with as many cells, or copies, as fit; what the user should know, or "").
+    """
+    n = options.n_cached
+    wanted = n * sum(room.conversation for room in rooms.values())
+    if not wanted:
+        return rooms, ""
+    share = min(1.0, max(0, spare) / 2 / wanted)
+    n_cells = n * options.n_ctx
+    if share < 1:
+        n_cells = int(share * n_cells) // CELLS_STEP * CELLS_STEP
+    found = {}
+    for role, room in rooms.items():
+        if room.in_cache:
+            more = room.conversation * n_cells // options.n_ctx
+            need = replace(room.need, kv_cache=room.need.kv_cache + more)
+            found[role] = replace(room, need=need, n_cached=n, n_cached_cells=n_cells)
+        else:
+            n_copies = int(share * n)
+            need = replace(room.need, copies=n_copies * room.conversation)
+            found[role] = replace(room, need=need, n_cached=n_copies)
+    if share == 1:
+        return found, ""
+    return found, (
+        f"Memory is short: cached conversations get room for {n_cells:,} tokens instead of "
+        f"{n * options.n_ctx:,}, and what a running answer leaves free."
+    )
 
 
 def judge_cells(model: Model, profile: Profile, max_forks: int) -> int:

@@ -57,6 +57,10 @@ class Checkpoints:
         """Lengths in tokens, ascending."""
         return [c.n for c in self._taken]
 
+    def last_prompt(self) -> list[tuple[int, int]]:
+        """Length and sequence id of the copy at the end of the last prompt, as a list of one."""
+        return [(c.n, c.seq) for c in self._taken if c.keep][-1:]
+
     def nearest(self, n: int) -> int:
         """Length of the longest checkpoint of at most `n` tokens, 0 for none."""
         return max((c.n for c in self._taken if c.n <= n), default=0)

@@ -33,8 +33,10 @@ from parse_local.llama.context_params import (
     creation_failure,
     default_threads,
 )
+from parse_local.llama.conversations import Conversations, CopyShelf, SequenceShelf, n_common
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Rows
+from parse_local.memory import MAX_SEQUENCES
 
 N_UBATCH = 512
 OUTPUT_BYTES = 160_000_000
@@ -53,16 +55,9 @@ class Follower(Protocol):
         """The sequence has been cut to its first `n` tokens."""
 
 
-def _n_common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Tokens that two sequences share from the start, at most `limit`."""
-    a, b = (s if isinstance(s, list) else list(s) for s in (a, b))
-    n = 0
-    step = limit  # mostly it is all, and slices compare faster than single tokens
-    while step > 0:
-        while n + step <= limit and a[n : n + step] == b[n : n + step]:
-            n += step
-        step //= 2
-    return n
+def keeps_in_cache(model: Model) -> bool:
+    """Whether cached conversations share the KV cache; others are copied out of it."""
+    return model.memory_kind.path == "unified"
 
 
 def max_rows(n_vocab: int) -> int:
@@ -84,6 +79,9 @@ class Context:
             not fit into OUTPUT_BYTES.
         n_checkpoints: most copies of the main sequence, at least 2; taken only where the
             memory cannot be cut.
+        n_cached: most conversations that stay cached beside the main sequence (`resume`).
+        n_cached_cells: further cells for them; what the main sequence leaves free is theirs
+            too, and is taken back when it needs it.
         n_threads: CPU threads.
         kv_type: "f16", "q8_0", "q4_0" or "f32".
         flash_attn: "auto", "on" or "off". On CPUs its two code paths (fewer than 64
@@ -106,6 +104,8 @@ class Context:
         n_fork_cells: int = 0,
         max_forks: int = 1,
         n_checkpoints: int = 4,
+        n_cached: int = 0,
+        n_cached_cells: int = 0,
         n_threads: int | None = None,
         kv_type: str = "f16",
         flash_attn: str = "auto",
@@ -125,12 +125,17 @@ class Context:
 
         n_checkpoints = 0 if model.memory_kind.can_cut else max(MIN_CHECKPOINTS, n_checkpoints)
         params = lib.llama_context_default_params()
-        params.n_ctx = n_ctx + n_fork_cells
+        shared = n_cached > 0 and keeps_in_cache(model)
+        n_cached_cells = n_cached_cells if shared else 0
+        params.n_ctx = n_ctx + n_fork_cells + n_cached_cells
         params.n_batch = N_BATCH
         params.n_ubatch = N_UBATCH
         # llama.cpp keeps room for one output row of each sequence, and aborts the process
         # where that is more than n_outputs_max.
-        n_others = 1 + n_checkpoints
+        n_kept = n_cached + 1 if shared else 0  # one more while two change places
+        n_others = 1 + n_checkpoints + n_kept
+        if shared:
+            max_forks = min(max_forks, MAX_SEQUENCES - n_others)
         self.max_forks = min(max_forks, max(1, self._max_rows - n_others))
         params.n_seq_max = n_others + self.max_forks
         params.n_outputs_max = max(self._max_rows, params.n_seq_max)
@@ -145,13 +150,22 @@ class Context:
             self.handle = lib.llama_init_from_model(model.handle, params)
             if not self.handle:
                 raise creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
-        self.n_cells = int(lib.llama_n_ctx(self.handle))  # rounded up by llama.cpp
+        # Rounded up by llama.cpp.
+        self.n_cells = int(lib.llama_n_ctx(self.handle)) - n_cached_cells
         self._memory = lib.llama_get_memory(self.handle)
         self._checkpoints: Checkpoints | None = None
         if n_checkpoints:
             self._checkpoints = Checkpoints(self._memory, 1 + self.max_forks, n_checkpoints)
+        self._conversations: Conversations | None = None
+        if n_cached:
+            shelf = SequenceShelf(self._memory, n_others + self.max_forks - n_kept, n_kept)
+            self._conversations = Conversations(shelf if shared else self._copies(), n_cached)
         self._batch = Batch()
         self._install_abort_callback()
+
+    def _copies(self) -> CopyShelf:
+        kept = self._checkpoints.last_prompt if self._checkpoints else None
+        return CopyShelf(self.handle, can_cut=self._checkpoints is None, places=kept)
 
     def _install_abort_callback(self) -> None:
         shim = library.shim()
@@ -180,6 +194,42 @@ class Context:
 
     # the main sequence
 
+    @property
+    def n_cached(self) -> int:
+        """Conversations that are cached beside the main sequence."""
+        return len(self._conversations.cached) if self._conversations else 0
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Make the cached conversation that shares most with a prompt the main sequence.
+
+        What of the main sequence would be lost by that, or by cutting it back to what the prompt
+        shares with it, stays cached in turn. Nothing is decoded. Without `n_cached` nothing is
+        done.
+
+        Args:
+            tokens: the prompt.
+        """
+        if self._conversations is None:
+            return
+        self.truncate(len(self.tokens))  # an interrupt may have left cells behind it
+        main, self.tokens = self.tokens, []  # what is claimed if this is interrupted
+        n_main = n_common(main, tokens, min(len(main), len(tokens) - 1))
+        if self._checkpoints is not None and n_main < len(main):
+            n_main = self._checkpoints.nearest(n_main)
+        found = self._conversations.open(main, n_main, tokens)
+        if found is main:
+            self.tokens = main
+            return
+        if not found:
+            self.clear()
+            return
+        if self._checkpoints is not None:
+            self._checkpoints.forget_beyond(0)
+            self._checkpoints.take(len(found), keep=True)
+        if self.follower is not None:  # it has seen no more than what the two share
+            self.follower.truncate(n_common(main, found))
+        self.tokens = found
+
     def sync(self, tokens: Sequence[int]) -> int:
         """Roll back to what the cache shares with `tokens`.
 
@@ -193,7 +243,7 @@ class Context:
 
     def n_shared(self, tokens: Sequence[int]) -> int:
         """Tokens of the cache that are the first ones of `tokens`, never all of these."""
-        return _n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
+        return n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Make the main sequence `tokens` without its last, decoding only what is missing.
@@ -247,8 +297,10 @@ class Context:
             pass
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop everything, cached conversations too."""
         lib.llama_memory_clear(self._memory, False)
+        if self._conversations is not None:
+            self._conversations.clear()
         if self._checkpoints is not None:
             self._checkpoints.forget_beyond(0)
         self.tokens.clear()
@@ -407,7 +459,7 @@ class Context:
         """
         if self._checkpoints is not None:
             return 0
-        n = _n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
+        n = n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
         # Not a fork of `library.seq_fork`: that one sees its parent's cells only as long
         # as they are there, and this one outlives them.
         lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
@@ -420,9 +472,14 @@ class Context:
         if self.cancel:
             raise Cancelled("Stopped.")
         with library.log.capture() as log:
-            status = decode() if decode else lib.llama_decode(self.handle, self._batch.native)
-            if status == _OK:
-                return
+            while True:
+                status = decode() if decode else lib.llama_decode(self.handle, self._batch.native)
+                if status == _OK:
+                    return
+                if status != _NO_SLOT or self._conversations is None:
+                    break
+                if not self._conversations.make_room():
+                    break
             reason = log[-1] if log else "no reason given"
         # Whatever part of the batch was computed goes, so that the cache again
         # holds exactly self.tokens. A batch of forks that was stopped half-way may have

@@ -110,7 +110,7 @@ def judge_sequentially(
     *,
     n_batch: int = N_BATCH,
 ) -> npt.NDArray[np.float32]:
-    """What `judge` computes, each cut by a plain pass over an emptied cache.
+    """What `judge` computes, each cut by a plain pass over an emptied sequence.
 
     Args:
         tokens: the sequence that is cut.
@@ -118,16 +118,16 @@ def judge_sequentially(
         n_batch: tokens decoded at once; other values give other rounding.
 
     Returns:
-        Log-probabilities (nats), shape (n_cuts, n_labels). The cache is empty afterwards.
+        Log-probabilities (nats), shape (n_cuts, n_labels). The main sequence is empty afterwards.
     """
     out = np.empty((len(cuts), len(labels)), np.float32)
     for i, cut in enumerate(cuts):
-        context.clear()
+        context.truncate(0)
         asked = [*tokens[:cut], *suffix]
         context._require_room(len(asked), context.n_cells)  # a fork's cells are there for it too
         for start in range(0, len(asked), n_batch):
             for _, rows in context._decode(asked[start : start + n_batch], 1):  # noqa: B007
                 pass
         out[i] = context.label_logprobs(rows, labels)[0]
-    context.clear()
+    context.truncate(0)
     return out
