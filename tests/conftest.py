@@ -40,6 +40,7 @@ def _loader() -> Iterator[Callable[..., Any]]:
 
     def load(**arguments: Any) -> Any:
         exact = {"n_ctx": 1024, "n_threads": 1, "kv_type": "f32", "flash_attn": "off"}
+        exact["n_gpu_layers"] = 0  # a GPU's kernels round otherwise; tests/test_gpu.py is about it
         exact["spec"] = "none"  # tokens decoded can be counted
         engines.append(load_pair(**{**exact, **arguments}))
         return engines[-1]

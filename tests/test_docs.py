@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import re
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from script_loader import ROOT, load_script
 
 from parse_local import errors
 from parse_local.catalog import load_catalog
 from parse_local.hub import format_size
 from parse_local.policy import DEFAULT_PAIR, STRATEGIES
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "ggml_patches" / "README.md"])
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 
 
-def script(name: str) -> Any:
-    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["write_cli_docs", "write_api_docs"])
-def test_generated_pages_are_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    generator = script(name)
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    generator = load_script(name)
     from generated_docs import stale
 
     differences = stale(generator.PAGE, generator.render())
@@ -43,8 +30,8 @@ def test_generated_pages_are_up_to_date(name: str, monkeypatch: pytest.MonkeyPat
     assert not differences, "\n".join([repair, *differences[:40]])
 
 
-def test_a_changed_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+def test_a_changed_page_is_found(tmp_path: Path) -> None:
+    load_script("write_cli_docs")
     from generated_docs import stale
 
     page = tmp_path / "cli.md"
