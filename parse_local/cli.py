@@ -15,6 +15,7 @@ from parse_local.cli_bench import bench
 from parse_local.cli_calibrate import calibrate
 from parse_local.cli_models import models
 from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
+from parse_local.cli_serve import serve
 from parse_local.cli_sessions import sessions
 from parse_local.cli_support import INTERRUPTED, Group
 from parse_local.cli_tune import tune
@@ -42,6 +43,7 @@ main.add_command(calibrate)
 main.add_command(tune)
 main.add_command(bench)
 main.add_command(sessions)
+main.add_command(serve)
 
 
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:

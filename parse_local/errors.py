@@ -91,6 +91,10 @@ class SessionError(ParseLocalError):
     """Chats cannot be kept or read: the file is damaged, newer, full or not writable."""
 
 
+class ServerError(ParseLocalError):
+    """`parse-local serve` cannot start: its packages are missing, or its address is taken."""
+
+
 class PeerError(ParseLocalError):
     """Another program that a benchmark compares with cannot be started or does not answer."""
 

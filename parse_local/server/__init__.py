@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: what is loaded, one generation thread, and HTTP."""
