@@ -210,10 +210,12 @@ class Engine:
         try:
             writer.context.resume(prompt)
             if options.strategy == "speculative":
-                yield from self._write(answer, _sampler(writer, options), self._speculates())
+                yield from self._write(
+                    answer, _sampler(writer, options, prompt), self._speculates()
+                )
             elif options.strategy in ("target", "draft"):
                 plain = Speculation(writer.context)
-                yield from self._write(answer, _sampler(writer, options), plain)
+                yield from self._write(answer, _sampler(writer, options, prompt), plain)
             else:
                 yield from self._parse(answer, request, options, policy)
         except Cancelled:
@@ -229,7 +231,7 @@ class Engine:
         self, answer: Answer, request: Request, options: Options, policy: Policy
     ) -> Iterator[Event]:
         planned = options.strategy == "auto"
-        sampler = _sampler(self.target, options)
+        sampler = _sampler(self.target, options, answer.prompt)
         speculation = self.speculation or Speculation(self.target.context)
         if planned and self.draft is None:
             yield from self._write(answer, sampler, speculation)
@@ -251,7 +253,7 @@ class Engine:
             draft_writer,
             self.target.model,
             shared_vocabulary=self.shared_vocabulary,
-            sampler=_sampler(draft_writer, options, stream=1),
+            sampler=_sampler(draft_writer, options, draft_prompt, stream=1),
             prompt=draft_prompt,
             logprobs=planned or (weighs and not by_verdict),
             judge=own_judge,
@@ -441,7 +443,7 @@ class Engine:
             )
         draft = Draft(tokens, [self.target.model.piece(t) for t in tokens], complete=True)
         self.target.context.resume(prompt + tokens)
-        sampler = _sampler(self.target, options)
+        sampler = _sampler(self.target, replace(options, grammar=None), prompt)
         verifier = Verifier(self.target.context, sampler, judge, policy, sequential=sequential)
         return verifier.judge_all(prompt, draft)
 
@@ -468,7 +470,7 @@ class Engine:
         return self.draft
 
 
-def _sampler(writer: Writer, options: Options, *, stream: int = 0) -> Sampler:
+def _sampler(writer: Writer, options: Options, prompt: list[int], *, stream: int = 0) -> Sampler:
     # Draft and target draw from streams of their own: speculative sampling
     # needs the two independent.
     seed = None if options.seed is None else options.seed * 2 + stream
@@ -480,4 +482,6 @@ def _sampler(writer: Writer, options: Options, *, stream: int = 0) -> Sampler:
         min_p=options.min_p,
         repeat_penalty=options.repeat_penalty,
         seed=seed,
+        grammar=options.grammar,
+        n_prompt=len(prompt),
     )

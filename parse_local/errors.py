@@ -75,6 +75,10 @@ class CalibrationError(ParseLocalError):
     """The answers at hand say too little to fit a profile."""
 
 
+class GrammarError(UsageError):
+    """A grammar or JSON schema that no answer can be held to."""
+
+
 class ContextLengthError(ParseLocalError):
     """The prompt does not fit into the context."""
 

@@ -12,7 +12,7 @@ from parse_local.calibration.features import evidence_terms
 from parse_local.distribution import Distribution
 from parse_local.llama import scores
 from parse_local.llama.rows import Rows
-from parse_local.llama.sampler import PENALTY_LAST_N, Sampler
+from parse_local.llama.sampler import Sampler
 
 
 class Evidence:
@@ -61,8 +61,8 @@ class Evidence:
         words would do. Empty where not asked for."""
         self._sampler = sampler
         self._tokens = list(tokens)
-        # The penalty looks back so far, from the first token of the draft.
-        self._history = [*history[-PENALTY_LAST_N:], *tokens]
+        # The sampler looks back so far, from the first token of the draft.
+        self._history = [*history[-sampler.n_history :], *tokens]
         self._cuts = frozenset(cuts)
         self._proposals = proposals
         self._end_token = end_token
@@ -130,7 +130,7 @@ class Evidence:
 
     def _before(self, i: int) -> list[int]:
         n = len(self._history) - len(self._tokens) + i
-        return self._history[max(0, n - PENALTY_LAST_N) : n]
+        return self._history[max(0, n - self._sampler.n_history) : n]
 
     def terms(
         self,

@@ -8,12 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from parse_local.errors import ModelError
 from parse_local.llama import library
 from parse_local.llama._bindings import lib
 from parse_local.llama.memory_kind import MemoryKind, memory_kind, refusal
 
 _MAGIC = b"GGUF"
+_HIDDEN = (1 << 0) | (1 << 3)  # LLAMA_TOKEN_ATTR_UNKNOWN and _CONTROL, which have no piece
 _LOAD_MODE_NONE = 0  # enum llama_load_mode; the only one that no_alloc works with
 
 
@@ -225,6 +229,20 @@ class Model:
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    @property
+    def vocab(self) -> Any:
+        """llama.cpp's handle of the vocabulary."""
+        return self._vocab
+
+    @cached_property
+    def is_shown(self) -> npt.NDArray[np.bool_]:
+        """Whether each token adds to a text or ends it, shape (n_vocab,); others do neither."""
+        hidden = [
+            bool(lib.llama_vocab_get_attr(self._vocab, token) & _HIDDEN) and not self.is_eog(token)
+            for token in range(self.n_vocab)
+        ]
+        return ~np.array(hidden)
 
     @property
     def bos(self) -> str:

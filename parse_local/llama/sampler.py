@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from parse_local.distribution import Distribution
+from parse_local.errors import GrammarError
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
+from parse_local.llama.grammar import TOKEN_DATA, Grammar, token_array
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Logits, Rows
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
 
 PENALTY_LAST_N = 64  # llama.cpp's default window of the repeat penalty
 
-_TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 _NO_DISTRIBUTION = -3  # ggml_patches/src/parse-local.h
 
 
@@ -34,11 +36,20 @@ class Sampler:
     With libparse_local the chain sees only the tokens that its top-k can keep,
     picked out of the row in place; what reaches Python are the few that are left.
 
+    A grammar comes first: what it does not allow has no probability, and the chain works on the
+    rest. It is asked about likely tokens until enough are allowed for the result to be the same
+    as if it had been asked about all.
+
     Args:
         model: whose rows are sampled.
         temperature: 0 is greedy; the other samplers are then off, the penalty is not.
         top_k, top_p, min_p, repeat_penalty: as in llama.cpp; 0, 1, 0, 1 switch them off.
         seed: of the draw; None draws one.
+        grammar: GBNF that the text has to follow, None for free text.
+        n_prompt: tokens of `history` that come before the text.
+
+    Raises:
+        GrammarError: the grammar is wrong.
     """
 
     def __init__(
@@ -51,14 +62,22 @@ class Sampler:
         min_p: float = 0.05,
         repeat_penalty: float = 1.0,
         seed: int | None = None,
+        grammar: str | None = None,
+        n_prompt: int = 0,
     ) -> None:
+        self._chain: Any = None
+        self._grammar = Grammar(model, grammar) if grammar is not None else None
+        self._n_prompt = n_prompt
+        self._n_vocab = model.n_vocab
         self.rng = np.random.default_rng(seed)
         self.greedy = temperature <= 0
         self._penalty = repeat_penalty != 1.0
-        self.argmax_only = self.greedy and not self._penalty
+        self.argmax_only = self.greedy and not self._penalty and grammar is None
         """The token is the row's arg-max and nothing else has to be looked at."""
-        self._chain: Any = None
-        if self.argmax_only:
+        self.n_history = PENALTY_LAST_N if grammar is None else sys.maxsize
+        """Tokens before a row that matter, counted from the last."""
+        self._n_keep = 1 if self.greedy else min(max(top_k, 0), model.n_vocab)  # 0: no top-k
+        if self.greedy and not self._penalty:
             return
         self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         stages = []
@@ -77,10 +96,9 @@ class Sampler:
             ]
         for stage in stages:
             lib.llama_sampler_chain_add(self._chain, stage)
-        self._n_keep = 1 if self.greedy else min(max(top_k, 0), model.n_vocab)  # 0: no top-k
         few = 2 * (self._n_keep + PENALTY_LAST_N)
         n = min(few, model.n_vocab) if self._n_keep and library.shim() else model.n_vocab
-        self._candidates = np.zeros(n, _TOKEN_DATA)
+        self._candidates = np.zeros(n, TOKEN_DATA)
         self._ids = np.arange(n, dtype=np.int32)
         self._probs = np.empty(n, np.float64)
         arrays = (self._candidates, self._ids, self._probs)
@@ -91,10 +109,11 @@ class Sampler:
 
         Args:
             row: one output row, or logits of shape (n_vocab,).
-            history: tokens before this position, for the repeat penalty.
+            history: tokens before this position, the last `n_history` of them or more.
 
         Raises:
             DecodeError: the row holds no distribution (see `scores.TokenScores`).
+            GrammarError: no token of the model goes on as the grammar demands.
         """
         row = row if isinstance(row, Rows) else Rows.of(row)
         assert row.n_rows == 1
@@ -105,9 +124,12 @@ class Sampler:
             return Distribution(best, np.ones(1))
         shim = library.shim()
         recent = history[-PENALTY_LAST_N:] if self._penalty else None
-        ids, probs = (
-            self._apply(row, recent) if shim is None else self._apply_in_c(shim, row, recent)
-        )
+        if self._grammar is not None:
+            ids, probs = self._constrained(self._grammar, row, history)
+        elif shim is None:
+            ids, probs = self._apply(row, self._ids, recent)
+        else:
+            ids, probs = self._apply_in_c(shim, row, recent)
         if self.greedy:
             best = ids[probs == probs.max()].min(keepdims=True)  # the lowest of several
             return Distribution(best, np.ones(1))
@@ -130,28 +152,62 @@ class Sampler:
         return self._ids[:n].copy(), self._probs[:n].copy()
 
     def _apply(
-        self, row: Rows, recent: Sequence[int] | None
+        self, row: Rows, ids: npt.NDArray[np.int32], recent: Sequence[int] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        # What the chain leaves of some tokens of the row.
         if not np.isfinite(row.array.max()):
             raise scores.no_distribution()
-        if recent is not None:
-            lib.llama_sampler_reset(self._chain)
-            for token in recent:
-                lib.llama_sampler_accept(self._chain, token)
-        self._candidates["id"] = self._ids
-        self._candidates["logit"] = row.array[0]
-        array = lib.llama_token_data_array()
-        array.data = ctypes.cast(self._candidates.ctypes.data, type(array.data))
-        array.size = len(self._candidates)
-        array.selected = -1
-        array.sorted = False
-        lib.llama_sampler_apply(self._chain, ctypes.byref(array))
-        address = ctypes.cast(array.data, ctypes.c_void_p).value or 0
-        n_bytes = int(array.size) * _TOKEN_DATA.itemsize
-        left: npt.NDArray[Any] = np.frombuffer(ctypes.string_at(address, n_bytes), _TOKEN_DATA)
+        candidates = np.zeros(len(ids), TOKEN_DATA)
+        candidates["id"] = ids
+        candidates["logit"] = row.array[0][ids]
+        left: npt.NDArray[Any] = candidates
+        if self._chain is not None:
+            if recent is not None:
+                lib.llama_sampler_reset(self._chain)
+                for token in recent:
+                    lib.llama_sampler_accept(self._chain, token)
+            array = token_array(candidates)
+            lib.llama_sampler_apply(self._chain, ctypes.byref(array))
+            address = ctypes.cast(array.data, ctypes.c_void_p).value or 0
+            n_bytes = int(array.size) * TOKEN_DATA.itemsize
+            left = np.frombuffer(ctypes.string_at(address, n_bytes), TOKEN_DATA)
         logits = left["logit"].astype(np.float64)
         weights = np.exp(logits - logits.max())
         return left["id"].copy(), weights / weights.sum()
+
+    def _constrained(
+        self, grammar: Grammar, row: Rows, history: Sequence[int]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        if not np.isfinite(row.array.max()):
+            raise scores.no_distribution()
+        recent = history[-PENALTY_LAST_N:] if self._penalty else None
+        if grammar.follow(history[self._n_prompt :]):
+            for ids in self._likely(row, recent):
+                allowed = ids[grammar.allows(ids) & (row.array[0][ids] > -np.inf)]
+                # What a penalty lowers makes room for others.
+                enough = self._n_keep + len(recent or ())
+                if len(ids) == self._n_vocab or (self._n_keep and len(allowed) >= enough):
+                    break
+            if len(allowed):
+                return self._apply(row, np.sort(allowed), recent)
+        raise GrammarError(
+            "No token of the model goes on as the grammar demands; allow more there, or end it."
+        )
+
+    def _likely(self, row: Rows, recent: Sequence[int] | None) -> Iterator[npt.NDArray[np.int32]]:
+        # The likeliest token, some of the likeliest, all: each time with those that a penalty
+        # may raise.
+        n_few = 4 * (self._n_keep + PENALTY_LAST_N)
+        raised = np.array(sorted(set(recent or ())), np.int32)
+        if self.greedy and not self._penalty:
+            best = scores.argmax(row, n_threads=1)
+            if best[0] < 0:
+                raise scores.no_distribution()
+            yield best
+        if self._n_keep and n_few < self._n_vocab:
+            few = np.argpartition(row.array[0], -n_few)[-n_few:].astype(np.int32)
+            yield np.union1d(few, raised)
+        yield np.arange(self._n_vocab, dtype=np.int32)
 
     def choose(self, row: Rows | Logits, history: Sequence[int]) -> int:
         """The model's next token at one row; raises as `distribution`."""
@@ -173,7 +229,9 @@ class Sampler:
         return self.distribution(context.last_row([token]), history).sample(self.rng)
 
     def close(self) -> None:
-        """Free the chain."""
+        """Free the chain and the grammar."""
+        if self._grammar is not None:
+            self._grammar.close()
         if self._chain:
             lib.llama_sampler_free(self._chain)
             self._chain = None

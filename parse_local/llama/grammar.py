@@ -1,0 +1,99 @@
+"""Where an answer is in its grammar: llama.cpp's grammar sampler, kept from aborting.
+
+llama.cpp ends the whole process where a token is accepted that the grammar does not allow. So
+every token is asked about before it is accepted, and what may follow is a question of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parse_local.errors import GrammarError
+from parse_local.gbnf import ROOT, check_grammar
+from parse_local.llama import library
+from parse_local.llama._bindings import lib
+from parse_local.llama.model import Model
+
+TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama_token_data"""
+
+
+def token_array(candidates: npt.NDArray[Any]) -> Any:
+    """A `llama_token_data_array` over candidates of type `TOKEN_DATA`, which it does not copy."""
+    array = lib.llama_token_data_array()
+    array.data = ctypes.cast(candidates.ctypes.data, type(array.data))
+    array.size = len(candidates)
+    array.selected = -1
+    array.sorted = False
+    return array
+
+
+class Grammar:
+    """A grammar, and how far one sequence of tokens has come in it.
+
+    Args:
+        model: whose tokens they are.
+        text: GBNF.
+
+    Raises:
+        GrammarError: llama.cpp cannot work with it.
+
+    Source: llama_sampler_init_grammar.
+    """
+
+    def __init__(self, model: Model, text: str) -> None:
+        self._sampler: Any = None
+        check_grammar(text)
+        self._model = model
+        self._tokens: list[int] = []
+        with library.log.capture() as log:
+            self._sampler = lib.llama_sampler_init_grammar(
+                model.vocab, text.encode(), ROOT.encode()
+            )
+            if not self._sampler:
+                reason = log[-1] if log else "it gives no reason"
+                raise GrammarError(f"llama.cpp refuses the grammar ({reason}); simplify it.")
+
+    def follow(self, tokens: Sequence[int]) -> bool:
+        """Go to where the grammar is behind these tokens, from its beginning.
+
+        Returns:
+            Whether it allows them; if not, it stays in front of the first that it does not.
+        """
+        n = len(self._tokens)
+        if self._tokens != tokens[:n]:
+            lib.llama_sampler_reset(self._sampler)
+            self._tokens.clear()
+            n = 0
+        for token in tokens[n:]:
+            if self._model.is_eog(token) or not self.allows(np.array([token], np.int32))[0]:
+                return False
+            lib.llama_sampler_accept(self._sampler, token)
+            self._tokens.append(token)
+        return True
+
+    def allows(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which of some tokens may follow, shape as `ids`.
+
+        Never one that leaves no trace in the text, as control tokens do: the grammar would take
+        the name that they are written with for text.
+        """
+        candidates = np.zeros(len(ids), TOKEN_DATA)
+        candidates["id"] = ids
+        lib.llama_sampler_apply(self._sampler, ctypes.byref(token_array(candidates)))
+        allowed: npt.NDArray[np.bool_] = (candidates["logit"] == 0) & self._model.is_shown[ids]
+        return allowed
+
+    def close(self) -> None:
+        """Free it."""
+        if self._sampler:
+            lib.llama_sampler_free(self._sampler)
+            self._sampler = None
+
+    def __del__(self) -> None:
+        self.close()
