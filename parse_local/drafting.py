@@ -15,6 +15,7 @@ from typing import Protocol
 from parse_local.answer import Answer, TextStream
 from parse_local.boundaries import token_offsets
 from parse_local.distribution import Distribution
+from parse_local.errors import GrammarError
 from parse_local.events import Drafted
 from parse_local.judge import Judge, verdicts
 from parse_local.llama import scores
@@ -59,6 +60,21 @@ class Draft:
         if self.own_sizes is None:
             return n
         return bisect_right(list(accumulate(self.own_sizes)), sum(map(len, self.pieces[:n])))
+
+    def cut(self, n: int) -> Draft:
+        """Its first `n` tokens, which end nothing."""
+        if n == len(self.tokens):
+            return self
+        return replace(
+            self,
+            tokens=self.tokens[:n],
+            pieces=self.pieces[:n],
+            complete=False,
+            proposals=self.proposals and self.proposals[: n + 1],
+            end_token=None,
+            logprobs=self.logprobs[:n] if self.aligned else self.logprobs,
+            p_correct=None,
+        )
 
     @cached_property
     def text(self) -> str:
@@ -165,7 +181,7 @@ class Drafter:
             stop: ends the draft before that.
 
         Returns:
-            The draft, or None where there is no room for one.
+            The draft, or None where there is no room for one or the grammar allows none.
         """
         sequence = self.prompt + self._own_tokens(answer)  # grows with the draft
         limit = min(limit, self.context.n_ctx - len(sequence))
@@ -181,8 +197,11 @@ class Drafter:
         complete = stopped = False
         end_token: int | None = None
         while len(tokens) < limit and not (complete or stopped):
-            with answer.timed("draft_s"):
-                token = self._next(sequence, proposals, logprobs)
+            try:
+                with answer.timed("draft_s"):
+                    token = self._next(sequence, proposals, logprobs)
+            except GrammarError:  # it does not know the next character, or reads another one
+                break
             answer.n_drafted += 1
             complete = self._model.is_eog(token)
             if complete:
@@ -197,6 +216,8 @@ class Drafter:
                 complete = stops.stopped
                 if stop is not None:
                     stopped = stop.push(text, logprobs[-1] if logprobs else math.nan)
+        if not tokens and not complete:
+            return None
         draft = self._hand_over(answer, tokens, proposals, complete, end_token)
         aligned = self._shares(tokens) and bool(logprobs)
         p_correct = None

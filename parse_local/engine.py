@@ -277,6 +277,8 @@ class Engine:
                 # How far a draft goes depends on measured times. Compared with the target's own
                 # draws, one for each token, the text of a seed does not.
                 draft = replace(draft, proposals=None)
+            # Another vocabulary may spell it in tokens that the grammar does not allow.
+            draft = draft.cut(sampler.n_fitting(answer.sequence, draft.tokens))
             found = turns.settle(draft)
             own: list[int] = []
             if found is None:

@@ -67,11 +67,21 @@ def check_grammar(text: str) -> None:
     Raises:
         GrammarError: what is wrong, and in which line.
     """
-    if not text.strip() or "\0" in text:
-        raise GrammarError("The grammar is empty; give llama.cpp's GBNF with a rule `root ::= …`.")
+    if not text.strip() or "\0" in text or not _is_unicode(text):
+        raise GrammarError(
+            "The grammar is empty or no text; give llama.cpp's GBNF with a rule `root ::= …`."
+        )
     if len(text) > MAX_CHARS:
         raise GrammarError(f"The grammar has {len(text):,} characters; {MAX_CHARS:,} are the most.")
     _Checker(text).check()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
 
 
 class _Checker:

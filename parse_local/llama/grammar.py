@@ -59,11 +59,10 @@ class Grammar:
                 reason = log[-1] if log else "it gives no reason"
                 raise GrammarError(f"llama.cpp refuses the grammar ({reason}); simplify it.")
 
-    def follow(self, tokens: Sequence[int]) -> bool:
-        """Go to where the grammar is behind these tokens, from its beginning.
+    def n_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens a text may begin with; `allows` then speaks of what follows.
 
-        Returns:
-            Whether it allows them; if not, it stays in front of the first that it does not.
+        Going on from what was asked for before is cheap.
         """
         n = len(self._tokens)
         if self._tokens != tokens[:n]:
@@ -72,10 +71,10 @@ class Grammar:
             n = 0
         for token in tokens[n:]:
             if self._model.is_eog(token) or not self.allows(np.array([token], np.int32))[0]:
-                return False
+                break
             lib.llama_sampler_accept(self._sampler, token)
             self._tokens.append(token)
-        return True
+        return len(self._tokens)
 
     def allows(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of some tokens may follow, shape as `ids`.

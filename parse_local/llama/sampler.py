@@ -66,7 +66,9 @@ class Sampler:
         n_prompt: int = 0,
     ) -> None:
         self._chain: Any = None
-        self._grammar = Grammar(model, grammar) if grammar is not None else None
+        self._grammar: Grammar | None = None
+        if grammar is not None:
+            self._grammar = Grammar(model, grammar)
         self._n_prompt = n_prompt
         self._n_vocab = model.n_vocab
         self.rng = np.random.default_rng(seed)
@@ -181,7 +183,8 @@ class Sampler:
         if not np.isfinite(row.array.max()):
             raise scores.no_distribution()
         recent = history[-PENALTY_LAST_N:] if self._penalty else None
-        if grammar.follow(history[self._n_prompt :]):
+        before = history[self._n_prompt :]
+        if grammar.n_allowed(before) == len(before):
             for ids in self._likely(row, recent):
                 allowed = ids[grammar.allows(ids) & (row.array[0][ids] > -np.inf)]
                 # What a penalty lowers makes room for others.
@@ -227,6 +230,18 @@ class Sampler:
         if self.argmax_only:
             return context.greedy(token)
         return self.distribution(context.last_row([token]), history).sample(self.rng)
+
+    def n_fitting(self, sequence: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of some tokens the grammar allows behind a sequence; all without one.
+
+        Args:
+            sequence: prompt and text so far.
+            tokens: what may follow.
+        """
+        if self._grammar is None:
+            return len(tokens)
+        before = sequence[self._n_prompt :]
+        return max(0, self._grammar.n_allowed([*before, *tokens]) - len(before))
 
     def close(self) -> None:
         """Free the chain and the grammar."""
