@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 
 from parse_local.baseline import Baseline
 from parse_local.costs import CostCurve, Curve, LearnedCurve, PairCosts
@@ -76,7 +78,10 @@ class DriftingCurve:
     """A learnt curve on a machine whose speed changes.
 
     What slows one size down mostly slows them all, so a common factor follows every
-    observation, and a size that is no longer used does not stay as dear as it once was. A size
+    observation, and a size that is no longer used does not stay as dear as it once was. Where
+    a known size takes `CHANGED` times as long, or as short, `RUN` times running, the machine is
+    another one than before (other programs have come or gone): what was known of that size
+    goes, and half of the change is taken to hold for the others. A size
     seen less than `FEW` times may have been seen in a bad moment: it is taken to cost
     no more a token than smaller ones, so that it is tried again.
 
@@ -87,12 +92,15 @@ class DriftingCurve:
 
     FEW = 3
     STEP = 0.1  # how much of a deviation is put down to the machine
+    RUN, CHANGED = 3, 1.5
 
     def __init__(self, start: CostCurve, *, measured: bool) -> None:
         self._shape = LearnedCurve(start, trust=None if measured else 0)
         self._measured = measured
         self._speed = 1.0
         self._seen: dict[int, int] = {}
+        # Of each known size: (deviation, seconds) of the last ones, all to one side.
+        self._runs: dict[int, list[tuple[float, float]]] = {}
 
     def seconds(self, n: float) -> float:
         """Seconds of one llama_decode with `n` tokens."""
@@ -110,8 +118,25 @@ class DriftingCurve:
         if self._seen or self._measured:
             ratio = seconds / self.seconds(n_tokens)
             self._speed *= min(2.0, max(0.5, ratio)) ** self.STEP
+            self._note_change(n_tokens, ratio, seconds)
         self._seen[size] = self._seen.get(size, 0) + 1
         self._shape.observe(n_tokens, seconds / self._speed)
+
+    def _note_change(self, n_tokens: int, ratio: float, seconds: float) -> None:
+        run = self._runs.setdefault(self._shape.nearest(n_tokens), [])
+        changed = max(ratio, 1 / ratio) >= self.CHANGED
+        if not changed or (run and (run[0][0] > 1) != (ratio > 1)):
+            run.clear()
+        if changed:
+            run.append((ratio, seconds))
+        # The run itself has been observed too, but for the last.
+        if len(run) < self.RUN or self._shape.n_known(n_tokens) < 2 * self.RUN - 1:
+            return
+        self._speed *= median(deviation for deviation, _ in run) ** 0.5
+        self._shape.forget(n_tokens)
+        for _, earlier in run[:-1]:
+            self._shape.observe(n_tokens, earlier / self._speed)
+        run.clear()
 
 
 def _size(n: float) -> int:
@@ -163,6 +188,7 @@ class Controller:
     START, MOST = 16.0, 48.0  # the account, in plain tokens: at first, and at most
     MARGIN = 1.03  # a plan has to promise this much more than plain decoding
     REPLAN_EVERY = 4  # updates, once there were a few
+    PLAIN, OF = 3, 48  # target decodes that have to be of one token, to know what that takes
 
     def __init__(self, costs: PairCosts | LearnedCosts, *, learns_costs: bool = True) -> None:
         self.costs: Costs
@@ -189,6 +215,8 @@ class Controller:
         self.baseline = Baseline()
         """What the target takes alone, for the figure of the speed-up; no plan depends on it."""
         self._tails: dict[int, Rate] = {}
+        self._plain_at: deque[int] = deque([0] * self.PLAIN, maxlen=self.PLAIN)
+        self._n_read = 0
         self._plan: WindowPlan | None = None
         self._n_updates = 0
         self._planned_at = 0
@@ -197,6 +225,18 @@ class Controller:
     def plain_s(self) -> float:
         """Seconds of a token that the target writes alone."""
         return self.costs.target.seconds(1)
+
+    def plain_due(self) -> bool:
+        """Whether the target should write a token alone now, to time it; asks for one at a time.
+
+        While drafts are read, plain tokens are not written. If the machine was slow when the last
+        ones were, every draft would look good from then on. Three of 48 decodes
+        (mostly the first tokens of answers) cost about a percent.
+        """
+        if self._n_read - self._plain_at[0] <= self.OF:
+            return False
+        self._plain_at.append(self._n_read)  # also where heads propose at every step
+        return True
 
     def tail_rate(self, n_agreeing: int) -> Rate:
         """Rate of a rejected tail's tokens, by how many tokens in front of them agree."""
@@ -237,6 +277,10 @@ class Controller:
     def read(self, bare: bool, n_tokens: int, seconds: float) -> None:
         """The target decoded so many tokens; `bare` with an output row for hardly any."""
         _observe(self.costs.target_bare if bare else self.costs.target, n_tokens, seconds)
+        if not bare:
+            self._n_read += 1
+            if n_tokens == 1 and self._plain_at[-1] < self._n_read - 1:
+                self._plain_at.append(self._n_read)
 
 
 def _observe(curve: Curve, n_tokens: int, seconds: float) -> None:

@@ -209,18 +209,27 @@ class LearnedCurve:
         """One llama_decode with `n_tokens` tokens took this long; nonsense is ignored."""
         if n_tokens <= 0 or not 0 < seconds < math.inf:
             return
-        size = self._nearest(n_tokens)
+        size = self.nearest(n_tokens)
         ratios = self._ratios.setdefault(size, deque([1.0] * self._trust, maxlen=self.LAST))
         ratios.append(seconds / self._start.seconds(n_tokens))
         self._curve = None
 
-    def _nearest(self, n: int) -> int:
-        nearest: int = min(self._SIZES, key=lambda size: max(size / n, n / size))
+    def forget(self, n_tokens: int) -> None:
+        """Drop what was known of this size, the start's trust too."""
+        self._ratios[self.nearest(n_tokens)] = deque(maxlen=self.LAST)
+
+    def n_known(self, n_tokens: int) -> int:
+        """Observations that speak for this size now; the start's trust counts."""
+        return len(self._ratios.get(self.nearest(n_tokens), range(self._trust)))
+
+    def nearest(self, n_tokens: int) -> int:
+        """The size that an observation of `n_tokens` tokens counts for."""
+        nearest: int = min(self._SIZES, key=lambda size: max(size / n_tokens, n_tokens / size))
         return nearest
 
     def _learned(self) -> CostCurve:
         start = self._start.seconds
-        medians = {n: start(n) * median(ratios) for n, ratios in self._ratios.items()}
+        medians = {n: start(n) * median(ratios) for n, ratios in self._ratios.items() if ratios}
         known = CostCurve.through(medians)
         (first, first_s), (last, last_s) = known.points[0], known.points[-1]
         points = dict(known.points)

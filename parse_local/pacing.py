@@ -58,6 +58,7 @@ class Planned(Windows):
         self._seen = 0  # tokens of the answer that are accounted for
         self._wait = self.WAIT[0]
         self._n_probe = 0
+        self._times_plain = False
         self._n_unread = 0
         self._n_drafted = 0
         self._survival = 1.0
@@ -104,15 +105,16 @@ class Planned(Windows):
         """The rest of a rejected draft, where its reading gains more than a new draft."""
         self._catch_up(followed=False)
         self._from_tail = None
-        if self.judged or self._controller.account.balance <= 0 or not self._tail.tokens:
+        controller = self._controller
+        if self.judged or controller.account.balance <= 0 or not self._tail.tokens:
             return []
         found = self._tail.propose(answer.sequence, min(MAX_WINDOW, answer.n_left))
         if not found:
             return []
         n_agreeing = self._tail.n_agreeing
-        rate = self._controller.tail_rate(n_agreeing)
-        price = self._controller.plan().seconds_per_token
-        n = plan_tail(self._controller.costs, min(rate.value, 0.99), price, len(found))
+        rate = controller.tail_rate(n_agreeing)
+        price = controller.plan().seconds_per_token
+        n = plan_tail(controller.costs, min(rate.value, 0.99), price, len(found))
         if n:
             self._from_tail = n_agreeing
             self._started()
@@ -121,7 +123,7 @@ class Planned(Windows):
     def limit(self, answer: Answer, n_unread: Callable[[], int]) -> int:
         """As many tokens as may pay, for `push` to stop within."""
         controller = self._controller
-        self._n_probe = 0
+        self._n_probe, self._times_plain = 0, False
         limit = super().limit(answer, n_unread)
         if not self.judged and (limit <= 0 or not answer.tokens):
             return 0
@@ -130,6 +132,9 @@ class Planned(Windows):
             self._started()
             return limit
         self._catch_up(followed=False)
+        self._times_plain = controller.plain_due()
+        if self._times_plain:
+            return 0
         limit = min(MAX_WINDOW, limit)
         entry_s = controller.costs.draft.seconds(self._n_unread - 1)
         if not self._may_draft(entry_s):

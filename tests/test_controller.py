@@ -115,6 +115,48 @@ def test_a_machine_that_gets_faster_makes_every_size_cheaper() -> None:
     assert curve.seconds(64) < 0.8 * before.seconds(64)
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_three_decodes_show_that_other_programs_have_gone(measured: bool) -> None:
+    curve = DriftingCurve(CostCurve(((1, 0.1), (64, 0.7))), measured=measured)
+    for n in (1, 8) * 20:
+        curve.observe(n, 0.1 if n == 1 else 0.2)
+    for _ in range(40):  # twenty times slower while they ran
+        curve.observe(1, 2.0)
+    assert curve.seconds(1) == pytest.approx(2.0, rel=0.1)
+    assert curve.seconds(8) > 0.8  # not read meanwhile, but hardly as fast as before
+    for _ in range(3):
+        curve.observe(1, 0.1)
+    assert curve.seconds(1) == pytest.approx(0.1, rel=0.1)
+    assert curve.seconds(8) < 0.4
+    for _ in range(8):
+        curve.observe(8, 0.2)
+    assert curve.seconds(8) == pytest.approx(0.2, rel=0.1)
+
+
+def test_two_stalls_change_nothing() -> None:
+    curve = DriftingCurve(CostCurve(((1, 0.1), (64, 0.7))), measured=True)
+    for seconds in [0.1] * 5 + [2.0, 2.0, 0.1, 2.0, 2.0]:
+        curve.observe(1, seconds)
+    assert curve.seconds(1) < 0.16
+
+
+def test_a_plain_token_is_due_when_none_was_timed_for_long() -> None:
+    controller = Controller(CHEAP)
+    for _ in range(48):
+        assert not controller.plain_due()
+        controller.read(False, 8, 0.2)
+    due = 0
+    for _ in range(480):
+        controller.read(False, 8, 0.2)
+        if controller.plain_due():
+            due += 1
+            controller.read(False, 1, 0.1)
+    assert due == pytest.approx((480 + due) * 3 / 48, abs=1.5)
+    for _ in range(100):  # whoever proposes at every step leaves no plain one
+        controller.read(False, 8, 0.2)
+        assert not (controller.plain_due() and controller.plain_due() and controller.plain_due())
+
+
 def test_how_long_an_answer_still_gets() -> None:
     controller = Controller(CHEAP)
     assert controller.n_expected(0, 1000) == 200
