@@ -2,7 +2,7 @@
 
 import { ending, statsView } from "./stats.js";
 import { button, copy, el, markScrollable } from "./dom.js";
-import { parse, render } from "./markdown.js";
+import { parse, render, settled } from "./markdown.js";
 import { leafOf, startRoving } from "./verdicts.js";
 
 /** Seconds that a rejected tail stays on the screen, struck through. */
@@ -24,7 +24,7 @@ export function questionView(message, { onEdit = null } = {}) {
  * @param {Object} how `onRegenerate`, null where it is not the last; `error`, one sentence.
  */
 export function answerView(message, { onRegenerate = null, error = null } = {}) {
-  const text = el("div.text", {}, ...render(message.content, parse(message.content), leafOf(message)));
+  const text = el("div.text", {}, render(message.content, parse(message.content), leafOf(message)));
   startRoving(text);
   const actions = el("p.actions", {});
   if (message.content) actions.append(button("Copy", (event) => copy(message.content, event.currentTarget)));
@@ -107,8 +107,7 @@ export class LiveView {
   #settle() {
     const source = this.answer.text;
     this.#shown = source.length;
-    const blocks = parse(source, this.#from);
-    const last = blocks.pop();
+    const [blocks, last] = settled(source, this.#from);
     if (blocks.length) {
       this.rendered.append(...render(source, blocks, leafOf(this.#message(), this.#from)));
       markScrollable(this.rendered);

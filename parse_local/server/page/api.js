@@ -29,7 +29,7 @@ export function setApiKey(key) {
 async function call(path, init = {}) {
   const headers = { ...init.headers };
   // A header can hold no other characters; such a key is wrong, and the server will say so.
-  if (apiKey()) headers.Authorization = `Bearer ${apiKey().replace(/[^\x21-\x7e]/g, "?")}`;
+  if (apiKey()) headers.Authorization = `Bearer ${apiKey().replace(/[^ -~]/g, "?")}`;
   let response;
   try {
     response = await fetch(new URL(path, base), { ...init, headers, credentials: "omit" });

@@ -9,7 +9,7 @@ export const byId = (id) => document.getElementById(id);
  * @param {string} tag with classes: "p.quiet".
  * @param {Object} properties set on it; functions named on… become listeners, names with a
  *   dash and `role` attributes.
- * @param {...(Node|string|null)} children appended; null is left out.
+ * @param {...(Node|string|null|Array)} children appended; null is left out.
  */
 export function el(tag, properties = {}, ...children) {
   const [name, ...classes] = tag.split(".");
@@ -21,7 +21,9 @@ export function el(tag, properties = {}, ...children) {
     else if (key.includes("-") || key === "role") node.setAttribute(key, value);
     else node[key] = value;
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) node.append(child);
+  }
   return node;
 }
 

@@ -2,7 +2,7 @@
 
 import { Answer } from "./answer.js";
 import { answerView, LiveView, questionView } from "./answer_view.js";
-import { ApiError, chat, models, setApiKey } from "./api.js";
+import { ApiError, apiKey, chat, models, setApiKey } from "./api.js";
 import { byId, button, el, markScrollable } from "./dom.js";
 import { requestOptions, startOptions } from "./options.js";
 import { load, newSession, remove, save, titleOf } from "./sessions.js";
@@ -261,6 +261,7 @@ function askKey(then) {
   const dialog = byId("ask-key");
   if (dialog.open) return;
   byId("asked-key").value = "";
+  byId("key-refused").hidden = !apiKey();
   byId("key-form").onsubmit = (event) => {
     event.preventDefault();
     setApiKey(byId("asked-key").value.trim());

@@ -18,7 +18,6 @@ const DELIMITER = /^ *\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
  * The blocks of a text, from an offset on that begins a block.
  *
  * @returns {Array<Object>} each with `type`, `start` (offset of its first line) and its parts.
- *   All but the last stay as they are, whatever is appended to the text.
  */
 export function parse(source, from = 0) {
   const lines = [];
@@ -29,6 +28,18 @@ export function parse(source, from = 0) {
     start = end + 1;
   }
   return parseLines(source, lines, 0);
+}
+
+/**
+ * The blocks of a growing text that stay as they are, whatever is appended to it: of those
+ * made of whole lines all but the last.
+ *
+ * @returns {Array} these blocks, and the block that comes behind them so far, or null.
+ */
+export function settled(source, from = 0) {
+  const blocks = parse(source.slice(0, source.lastIndexOf("\n") + 1), from);
+  const last = blocks.pop() ?? null;
+  return [blocks, last];
 }
 
 function parseLines(source, lines, depth) {
@@ -349,7 +360,7 @@ function words(content, source, leaf) {
 }
 
 function element({ tag, children }, draw) {
-  return el(tag, {}, ...children.flatMap(draw));
+  return el(tag, {}, children.flatMap(draw));
 }
 
 /** Nodes for a range of the joined text, which may go over several slices of the source. */
@@ -366,29 +377,29 @@ function slices([from, to], starts, leaf) {
 }
 
 const BLOCKS = {
-  paragraph: (block, source, leaf) => el("p", {}, ...words(block.content, source, leaf)),
+  paragraph: (block, source, leaf) => el("p", {}, words(block.content, source, leaf)),
   // An answer stands below the page's own heading "Answer", an h3.
   heading: (block, source, leaf) =>
-    el(`h${Math.min(6, block.level + 3)}.level-${block.level}`, {}, ...words(block.content, source, leaf)),
+    el(`h${Math.min(6, block.level + 3)}.level-${block.level}`, {}, words(block.content, source, leaf)),
   rule: () => el("hr"),
-  quote: (block, source, leaf) => el("blockquote", {}, ...render(source, block.blocks, leaf)),
+  quote: (block, source, leaf) => el("blockquote", {}, render(source, block.blocks, leaf)),
   list: (block, source, leaf) => {
-    const items = block.items.map((blocks) => el("li", {}, ...render(source, blocks, leaf)));
-    const list = el(block.ordered ? "ol" : "ul", {}, ...items);
+    const items = block.items.map((blocks) => el("li", {}, render(source, blocks, leaf)));
+    const list = el(block.ordered ? "ol" : "ul", {}, items);
     if (block.ordered && block.number !== 1) list.start = block.number;
     if (!block.loose) list.classList.add("tight");
     return list;
   },
   table: (block, source, leaf) => {
     const row = (cells, tag) =>
-      el("tr", {}, ...block.align.map((align, k) => {
-        const cell = el(tag, {}, ...words(cells[k] ?? [], source, leaf));
+      el("tr", {}, block.align.map((align, k) => {
+        const cell = el(tag, {}, words(cells[k] ?? [], source, leaf));
         if (align) cell.classList.add(align);
         if (tag === "th") cell.scope = "col";
         return cell;
       }));
     const head = el("thead", {}, row(block.head, "th"));
-    const body = el("tbody", {}, ...block.rows.map((cells) => row(cells, "td")));
+    const body = el("tbody", {}, block.rows.map((cells) => row(cells, "td")));
     return el("div.table", { role: "region", "aria-label": "Table" }, el("table", {}, head, body));
   },
   code: (block, source, leaf) => {

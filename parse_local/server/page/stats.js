@@ -71,7 +71,7 @@ function bar(split) {
     part.style.setProperty("flex-grow", String(share));
     return part;
   });
-  return el("span.bar", { role: "img", "aria-label": `Where the time went: ${said}` }, ...parts);
+  return el("span.bar", { role: "img", "aria-label": `Where the time went: ${said}` }, parts);
 }
 
 function table(message, split) {
@@ -82,8 +82,8 @@ function table(message, split) {
       el("td", {}, percent(share))));
   const times = el("table", {},
     el("caption", {}, "Where the time went"),
-    el("tbody", {}, ...rows));
-  const facts = el("dl", {}, ...counts(message).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+    el("tbody", {}, rows));
+  const facts = el("dl", {}, counts(message).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   return el("div.figures", {}, times, facts);
 }
 
