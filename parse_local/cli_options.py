@@ -352,6 +352,7 @@ _LOAD_NAMES = (
     "kv_type",
     "flash_attn",
     "max_forks",
+    "n_cached",
     "spec",
     "spec_model",
     "spec_max",

@@ -11,6 +11,7 @@ import click
 
 from parse_local.cli_options import answer_options, load, options_from, pair_options
 from parse_local.errors import ServerError, UsageError
+from parse_local.policy import MAX_CACHED
 from parse_local.text_input import read_file
 
 API_KEY = "PARSE_LOCAL_API_KEY"
@@ -58,6 +59,14 @@ API_KEY = "PARSE_LOCAL_API_KEY"
     default=16,
     show_default=True,
     help="Requests that may wait while another is answered.",
+)
+@click.option(
+    "--cached",
+    "n_cached",
+    type=click.IntRange(0, MAX_CACHED),
+    default=4,
+    show_default=True,
+    help="Conversations that stay cached beside the last one, where memory allows.",
 )
 @click.option(
     "--limit-tokens",

@@ -57,10 +57,12 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The JSON object of the answer."""
+        # What a client sent may be no text that can be encoded: half of a surrogate pair.
+        message = self.message.encode("utf-8", "replace").decode()
         other = "server_error" if self.status >= 500 else "invalid_request_error"
         return {
             "error": {
-                "message": self.message,
+                "message": message,
                 "type": _TYPES.get(self.status, other),
                 "param": self.param,
                 "code": self.code,

@@ -52,7 +52,7 @@ def usage(result: Result, *, strategy: str, accept: str | None, queue_s: float) 
             "accept": accept,
             "accepted_share": round(result.accepted_share, 4),
             "tokens_per_second": round(result.tokens_per_second, 2),
-            "speedup": getattr(result, "speedup", None),
+            "speedup": result.speedup if result.speedup is None else round(result.speedup, 3),
             "n_rounds": len(result.rounds),
             "tokens": found["tokens"] | {"accepted": result.tokens.n_accept},
             "timings": found["timings"] | {"queue_s": round(queue_s, 4)},

@@ -137,19 +137,24 @@ class _Answering:
     async def _stream(
         self, job: Job, first: Event, events: AsyncIterator[Event]
     ) -> AsyncIterator[bytes]:
-        async with aclosing(events):  # type: ignore[type-var]
-            for chunk in self.reply.opening():
-                yield sse(chunk)
-            event: Event | None = first
-            try:
+        ended = False
+        try:
+            async with aclosing(events):  # type: ignore[type-var]
+                for chunk in self.reply.opening():
+                    yield sse(chunk)
+                event: Event | None = first
                 while event is not None:
                     for chunk in self._chunks(job, event):
                         yield sse(chunk)
                     event = await anext(events, None)
-            except ApiError as error:
-                yield sse(error.body)
-                return
+            ended = True
             yield DONE
+        except ApiError as error:
+            ended = True
+            yield sse(error.body)
+        finally:
+            if not ended:
+                self._note("client left")
 
     def _chunks(self, job: Job, event: Event) -> Iterator[dict[str, Any]]:
         if isinstance(event, Finished):
@@ -157,11 +162,9 @@ class _Answering:
         return self.reply.chunks(event)
 
     def _finish(self, job: Job, result: Result) -> dict[str, Any]:
-        self._note(f"{result.usage.prompt_tokens}+{result.usage.completion_tokens} tokens", job)
+        note = f"{result.usage.prompt_tokens}+{result.usage.completion_tokens} tokens"
+        self._note(note if job.cancelled is None else f"{note}, stopped ({job.cancelled})")
         return self.service.usage(result, self.options, job, raw=self.raw)
 
-    def _note(self, what: str, job: Job) -> None:
-        # For the log line.
-        if job.cancelled is not None:
-            what += f"{', ' if what else ''}stopped ({job.cancelled})"
-        self.request.scope["state"]["note"] = what
+    def _note(self, note: str) -> None:
+        self.request.scope["state"]["note"] = note  # for the log line
