@@ -71,8 +71,9 @@ def test_what_needs_no_key(server: Running, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost:8080", "127.0.0.1", "[::1]:80", "192.168.1.7:1", "box.example", "BOX.example."]
-)  # fmt: skip
+    "host",
+    ["localhost:8080", "127.0.0.1", "[::1]:80", "192.168.1.7:1", "box.example", "BOX.example."],
+)
 def test_hosts_that_are_answered(client: httpx.Client, host: str) -> None:
     assert client.get("/v1/models", headers={"Host": host}).status_code == 200
 
