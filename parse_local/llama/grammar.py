@@ -88,6 +88,12 @@ class Grammar:
         allowed: npt.NDArray[np.bool_] = (candidates["logit"] == 0) & self._model.is_shown[ids]
         return allowed
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the text may end here."""
+        ends = np.flatnonzero(self._model.ends).astype(np.int32)
+        return bool(self.allows(ends).any())
+
     def close(self) -> None:
         """Free it."""
         if self._sampler:

@@ -236,13 +236,15 @@ class Model:
         return self._vocab
 
     @cached_property
+    def ends(self) -> npt.NDArray[np.bool_]:
+        """Whether each token ends a generation, shape (n_vocab,)."""
+        return np.array([self.is_eog(token) for token in range(self.n_vocab)])
+
+    @cached_property
     def is_shown(self) -> npt.NDArray[np.bool_]:
         """Whether each token adds to a text or ends it, shape (n_vocab,); others do neither."""
-        hidden = [
-            bool(lib.llama_vocab_get_attr(self._vocab, token) & _HIDDEN) and not self.is_eog(token)
-            for token in range(self.n_vocab)
-        ]
-        return ~np.array(hidden)
+        attributes = [lib.llama_vocab_get_attr(self._vocab, t) for t in range(self.n_vocab)]
+        return (np.array(attributes) & _HIDDEN == 0) | self.ends
 
     @property
     def bos(self) -> str:
