@@ -14,7 +14,14 @@ from parse_local._version import __version__
 from parse_local.cli_bench import bench
 from parse_local.cli_calibrate import calibrate
 from parse_local.cli_models import models
-from parse_local.cli_options import accept_options, answer_options, load, options_from, pair_options
+from parse_local.cli_options import (
+    accept_options,
+    answer_options,
+    grammar_options,
+    load,
+    options_from,
+    pair_options,
+)
 from parse_local.cli_serve import serve
 from parse_local.cli_sessions import sessions
 from parse_local.cli_support import INTERRUPTED, Group
@@ -56,6 +63,7 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @pair_options
 @answer_options
+@grammar_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object with text, rounds and timings."
 )
@@ -74,6 +82,7 @@ def run(
       parse-local run "Write a haiku about caches."
       parse-local run --accept semantic --show-accepted "Sort a list in Rust."
       git diff | parse-local run --system "Write a commit message for this diff."
+      parse-local run --json-schema person.json "Invent somebody."
       parse-local run --draft small.gguf --target large.gguf --json "Hello" | jq .timings
     """
     from rich.console import Console

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 from click.shell_completion import CompletionItem
 
+from parse_local.errors import UsageError
 from parse_local.policy import (
     DEFAULT_PAIR,
     MAX_FORKS,
@@ -29,6 +30,7 @@ from parse_local.policy import (
     Spec,
     Strategy,
 )
+from parse_local.text_input import file_or_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -345,6 +347,25 @@ def answer_options(command: Command) -> Command:
     )
 
 
+def grammar_options(command: Command) -> Command:
+    """What form an answer has to have."""
+    return apply_options(
+        command,
+        [
+            click.option(
+                "--json-schema",
+                metavar="FILE|TEXT",
+                help="Answer in JSON that validates against this schema; {} is any JSON.",
+            ),
+            click.option(
+                "--grammar",
+                metavar="FILE|TEXT",
+                help="Answer as this grammar says (llama.cpp's GBNF).",
+            ),
+        ],
+    )
+
+
 _LOAD_NAMES = (
     "n_ctx",
     "n_threads",
@@ -417,4 +438,16 @@ def options_from(values: dict[str, Any]) -> Options:
     chosen = {name: value for name, value in values.items() if name in names}
     chosen["tau_full"] = tau
     chosen["tau_prefix"] = tau if tau_prefix is None else tau_prefix
+    chosen["grammar"] = _grammar(values.get("json_schema"), values.get("grammar"))
     return Options(**chosen)
+
+
+def _grammar(json_schema: str | None, grammar: str | None) -> str | None:
+    if json_schema is not None and grammar is not None:
+        raise UsageError("--json-schema is a grammar already; leave out one of the two.")
+    if json_schema is None:
+        return grammar and file_or_text(grammar, is_text="::=" in grammar)
+    from parse_local.grammar import schema_grammar
+
+    is_text = json_schema.lstrip()[:1] == "{"
+    return schema_grammar(file_or_text(json_schema, is_text=is_text))

@@ -126,6 +126,9 @@ class _Converter(_converter.SchemaConverter):  # type: ignore[misc]
     def visit(self, schema: Schema, name: str) -> str:
         """Add the rule of a schema; returns its name, "root" for the outermost."""
         schema = _normal(schema)
+        for part in schema.get("allOf", ()):
+            if "properties" not in (self._refs[part["$ref"]] if "$ref" in part else part):
+                raise _cannot("`allOf` of anything but objects with properties")
         kind, rule = schema.get("type"), name or "root"
         rule = f"{name}-" if name in _converter.RESERVED_NAMES else rule
         if not (_STRUCTURE | {"type", *_COMBINED}) & set(schema):

@@ -22,6 +22,16 @@ def read_file(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text; convert it first.") from error
 
 
+def file_or_text(value: str, *, is_text: bool) -> str:
+    """The value itself, or what is in the file that it names; raises as `read_file`.
+
+    Args:
+        value: of an option that takes either.
+        is_text: it reads like a text, so that there is no need to look for a file.
+    """
+    return value if is_text else read_file(Path(value))
+
+
 def read_stdin() -> str:
     """All of standard input, in the terminal's encoding; raises as `require_text`."""
     try:

@@ -206,3 +206,44 @@ def test_a_closed_pipe_ends_quietly(files: list[str]) -> None:
     done = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_an_answer_of_a_form(files: list[str], tmp_path: Path) -> None:
+    schema = {"enum": ["red", "green", "blue"]}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    grammar = tmp_path / "colours.gbnf"
+    grammar.write_text('root ::= "red" | "green" | "blue"')
+    answers = {
+        how: invoke("run", *files, *how, "hello there").stdout.strip()
+        for how in (
+            ("--json-schema", path),
+            ("--json-schema", json.dumps(schema)),
+            ("--grammar", grammar),
+            ("--grammar", 'root ::= "red" | "green" | "blue"'),
+        )
+    }
+    as_json, as_json_too, plain, plain_too = answers.values()
+    assert json.loads(as_json) in schema["enum"]
+    assert as_json_too == as_json
+    assert plain in schema["enum"]
+    assert plain_too == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--json-schema", "{"), "is not JSON"),
+        (("--json-schema", '{"not": {}}'), "asks for `not`"),
+        (("--json-schema", "no-such-file.json"), "Cannot read no-such-file.json"),
+        (("--grammar", "root ::= a"), "line 1: there is no rule `a`"),
+        (("--json-schema", "{}", "--grammar", 'root ::= "a"'), "leave out one of the two"),
+    ],
+)
+def test_forms_that_are_none(files: list[str], options: tuple[str, ...], reason: str) -> None:
+    result = invoke("run", *files, *options, "hello there")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1

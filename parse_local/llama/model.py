@@ -244,7 +244,8 @@ class Model:
     def is_shown(self) -> npt.NDArray[np.bool_]:
         """Whether each token adds to a text or ends it, shape (n_vocab,); others do neither."""
         attributes = [lib.llama_vocab_get_attr(self._vocab, t) for t in range(self.n_vocab)]
-        return (np.array(attributes) & _HIDDEN == 0) | self.ends
+        shown: npt.NDArray[np.bool_] = np.array(attributes) & _HIDDEN == 0
+        return shown | self.ends
 
     @property
     def bos(self) -> str:
