@@ -13,6 +13,7 @@ import click
 from parse_local._version import __version__
 from parse_local.cli_bench import bench
 from parse_local.cli_calibrate import calibrate
+from parse_local.cli_chat import chat
 from parse_local.cli_models import models
 from parse_local.cli_options import (
     accept_options,
@@ -45,6 +46,7 @@ def main() -> None:
     """
 
 
+main.add_command(chat)
 main.add_command(models)
 main.add_command(calibrate)
 main.add_command(tune)
@@ -111,31 +113,6 @@ def run(
         click.echo(stats_line(result, n_ctx=engine.n_ctx), err=True)
     if result.finish_reason == "cancelled":
         raise click.exceptions.Exit(INTERRUPTED)
-
-
-@main.command()
-@click.option("--system", metavar="TEXT", help="System prompt.")
-@click.option("--quiet", is_flag=True, help="No greeting, no statistics.")
-@pair_options
-@answer_options
-def chat(system: str | None, quiet: bool, **values: Any) -> None:
-    """Chat at the terminal.
-
-    The draft appears dim, turns normal once it is accepted, and a rejected tail
-    goes as the target writes on. Ctrl-C stops the answer, Ctrl-D leaves, /help helps.
-
-    \b
-    Examples:
-      parse-local chat
-      parse-local chat --pair qwen3-8b --system "Answer in French."
-      echo "Why is the sky blue?" | parse-local chat
-    """
-    from parse_local.terminal.chat import run_chat
-
-    options = options_from(values)
-    values.pop("strategy")  # the chat can switch strategies: load both models
-    engine = load(values)
-    raise click.exceptions.Exit(run_chat(engine, options, system=system, quiet=quiet))
 
 
 @main.command()

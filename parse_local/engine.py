@@ -61,6 +61,7 @@ class Engine:
         cancel: the flag that both contexts poll.
         pair_name: for messages.
         placements: where the models' layers went, one description each.
+        n_cache_bytes: memory of caches and buffers, which closing gives back.
         speculation: how the target writes several tokens a step; None for one at a time.
         speculator: what it takes proposals from, to be closed with the engine.
         notes: what the user should know about how it was loaded.
@@ -77,6 +78,7 @@ class Engine:
         cancel: CancelFlag,
         pair_name: str = "",
         placements: Sequence[object] = (),
+        n_cache_bytes: int = 0,
         speculation: Speculation | None = None,
         speculator: Speculator | None = None,
         notes: Sequence[str] = (),
@@ -87,6 +89,7 @@ class Engine:
         self.profile = profile
         self.pair_name = pair_name
         self.placements = tuple(str(p) for p in placements)
+        self.n_cache_bytes = n_cache_bytes
         self.shared_vocabulary = draft is not None and target.model.shares_vocabulary(draft.model)
         self.speculation = speculation
         self.notes = tuple(notes)
@@ -110,6 +113,16 @@ class Engine:
             return Progress()
         meter, answer = self._running
         return meter.progress(answer)
+
+    def n_prompt(self, messages: Sequence[Message], options: Options | None = None) -> int:
+        """Tokens of the prompt that `stream` would read, also where they do not fit.
+
+        Raises:
+            TemplateError: the template refuses the messages.
+        """
+        options = options or Options()
+        writer = self._require_draft() if options.strategy == "draft" else self.target
+        return writer.n_prompt(messages, thinking=options.thinking)
 
     def cancel(self) -> None:
         """Stop the running answer within one decode step; what is final stays."""

@@ -138,6 +138,7 @@ def load_pair(
         cancel=cancel,
         pair_name=pair_name or writers["target"].model.path.stem,
         placements=tuple(plan.placements.values()),
+        n_cache_bytes=sum(p.need.total - p.need.weights for p in plan.placements.values()),
         speculation=speculation,
         speculator=speculator,
         notes=tuple(n for n in (*tuned.notes, note, calibration_note, plan.note) if n),
@@ -145,12 +146,24 @@ def load_pair(
     )
 
 
-def plan_pair(name: str, options: LoadOptions | None = None) -> tuple[Placement, ...]:
-    """Where the models of a pair would go, without loading them; raises as `load_pair`."""
-    pair_name, paths = find_files(name, None, None, False)
+def plan_pair(
+    name: str | None = None,
+    options: LoadOptions | None = None,
+    *,
+    draft: PathLike | None = None,
+    target: PathLike | None = None,
+    n_freed: int = 0,
+) -> tuple[Placement, ...]:
+    """Where the models of a pair would go, without loading them; raises as `load_pair`.
+
+    Args:
+        name, options, draft, target: as for `load_pair`.
+        n_freed: bytes that something else will have given back by then.
+    """
+    pair_name, paths = find_files(name, draft, target, False)
     options = options or LoadOptions()
     known = _profile(pair_name, paths, None)
-    plan = plan_files(look_up(paths, options).paths, options, known)
+    plan = plan_files(look_up(paths, options).paths, options, known, n_freed)
     return tuple(plan.placements.values())
 
 
@@ -206,7 +219,9 @@ class Plan:
     note: str = ""
 
 
-def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -> Plan:
+def plan_files(
+    paths: dict[str, Path], options: LoadOptions, profile: Profile, n_freed: int = 0
+) -> Plan:
     """Plan the loading of some files, by role, from their headers; raises as `load_pair`."""
     spec: SpecPlan | None = None
     spec_path = None if options.spec_model is None else locate(options.spec_model)
@@ -239,7 +254,7 @@ def plan_files(paths: dict[str, Path], options: LoadOptions, profile: Profile) -
     gpus = library.gpus()
     # An integrated GPU's memory is the machine's own and would count twice.
     apart = sum(d.memory_free for d in gpus if d.type == "gpu")
-    available = psutil.virtual_memory().available + apart
+    available = psutil.virtual_memory().available + apart + n_freed
     memory.check(needs, available)
     free = sum(d.memory_free for d in gpus)
     taken = sum(need.total for need in needs.values())

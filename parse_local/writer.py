@@ -45,6 +45,14 @@ class Writer:
         """
         return self.encode(self.template.render(messages, thinking=thinking, tools=tools))
 
+    def n_prompt(self, messages: Sequence[Message], *, thinking: bool = False) -> int:
+        """Tokens of a conversation's prompt, also of one that does not fit.
+
+        Raises:
+            TemplateError: the template refuses the messages.
+        """
+        return len(self._tokens(self.template.render(messages, thinking=thinking)))
+
     def encode(self, text: str) -> list[int]:
         """Tokens of a whole prompt: control tokens recognised, the beginning token put before it.
 
@@ -52,10 +60,7 @@ class Writer:
             UsageError: there are none.
             ContextLengthError: no token of an answer would fit behind them.
         """
-        bos = self.model.bos_token
-        tokens = self.model.tokenize(text, special=True)
-        if bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
+        tokens = self._tokens(text)
         if not tokens:
             raise UsageError("The prompt is empty; give some text to go on from.")
         if len(tokens) >= self.context.n_ctx:
@@ -63,6 +68,13 @@ class Writer:
                 f"The prompt has {len(tokens)} tokens and the context of {self.model.path.name} "
                 f"holds {self.context.n_ctx}; raise --ctx, or shorten the conversation."
             )
+        return tokens
+
+    def _tokens(self, text: str) -> list[int]:
+        bos = self.model.bos_token
+        tokens = self.model.tokenize(text, special=True)
+        if bos is not None and tokens[:1] != [bos]:
+            tokens.insert(0, bos)
         return tokens
 
     def close(self) -> None:

@@ -3,7 +3,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,15 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from scripted_chat import Scripted, chat
 
-from parse_local.errors import ContextLengthError, ParseLocalError, UsageError
+from parse_local.errors import ContextLengthError, UsageError
 from parse_local.events import Drafted, Event, Finished, Result, Text, Usage
 from parse_local.policy import STRATEGIES, Options
-from parse_local.profile import Profile
+from parse_local.sessions import StoredMessage
 from parse_local.terminal.chat import run_chat
 from parse_local.terminal.commands import is_command
-from parse_local.terminal.conversation import Conversation
+from parse_local.terminal.conversation import Conversation, Turn
 from parse_local.terminal.prompt import (
     CommandCompleter,
     is_open,
@@ -28,46 +29,6 @@ from parse_local.terminal.prompt import (
     open_history,
     unquote,
 )
-
-Message = dict[str, str]
-
-
-class Scripted:
-    """Answers from a list; an entry may be an error or a function that yields events."""
-
-    pair_name = "tiny"
-    n_ctx = 100
-
-    def __init__(self, *answers: str | ParseLocalError | Callable[[], Iterator[Event]]) -> None:
-        self.profile = Profile()
-        self.asked: list[list[Message]] = []
-        self.options: list[Options] = []
-        self.cancelled = False
-        self._answers = iter(answers)
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    def stream(self, messages: list[Message], options: Options) -> Iterator[Event]:
-        self.asked.append(messages)
-        self.options.append(options)
-        answer = next(self._answers, "an answer")
-        if isinstance(answer, ParseLocalError):
-            raise answer
-        if not isinstance(answer, str):
-            yield from answer()
-            return
-        yield Text(answer, "target")
-        yield Finished(Result(answer, usage=Usage(5, 7)))
-
-
-def chat(engine: Scripted, keys: str, **kwargs: object) -> int:
-    """Run a chat on typed keys; Ctrl-D is added."""
-    with create_pipe_input() as keyboard:
-        keyboard.send_text(keys + "\x04")
-        with create_app_session(input=keyboard, output=DummyOutput()):
-            session = make_session(InMemoryHistory())
-            return run_chat(engine, Options(), session=session, **kwargs)
 
 
 def test_turns_alternate_and_ctrl_d_leaves(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +44,7 @@ def test_turns_alternate_and_ctrl_d_leaves(capsys: pytest.CaptureFixture[str]) -
     ]
     out, err = capsys.readouterr()
     assert out == "one\ntwo\n"
-    assert "7 tokens · context 12/100" in err
+    assert "1 token · context 4/100" in err
 
 
 def test_system_prompt_set_shown_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +132,7 @@ def test_help_and_stats(capsys: pytest.CaptureFixture[str]) -> None:
     chat(Scripted(), "/stats\r/help\ra\r/stats\r")
     err = capsys.readouterr().err
     assert "There is no answer yet." in err
-    assert "/strategy NAME  Who writes: auto, parse, speculative, fly, confspec," in err
+    assert "/strategy NAME    Who writes: auto, parse, speculative, fly, confspec," in err
     assert "decoded by the target" in err
 
 
@@ -197,7 +158,7 @@ def test_pasted_lines_are_one_message() -> None:
 @pytest.mark.parametrize(
     ("typed", "completions"),
     [
-        ("/s", ["/system ", "/stats", "/strategy "]),
+        ("/st", ["/strategy ", "/stats"]),
         ("/strategy ", list(STRATEGIES)),
         ("/accept s", ["semantic"]),
         ("/system pa", []),
@@ -293,6 +254,6 @@ def test_a_disk_that_fills_up_costs_only_the_history(tmp_path: Path) -> None:
 def test_conversation_asks_without_changing() -> None:
     conversation = Conversation("S")
     conversation.asking("lost")
-    conversation.add("q", "a")
+    conversation.add(Turn(StoredMessage("user", "q"), StoredMessage("assistant", "a")))
     assert [m["content"] for m in conversation.asking("next")] == ["S", "q", "a", "next"]
-    assert conversation.n_turns == 1
+    assert len(conversation.turns) == 1

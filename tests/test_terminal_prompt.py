@@ -10,8 +10,6 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from parse_local.terminal import commands
-from parse_local.terminal.commands import Command
 from parse_local.terminal.pastes import LONG, Pastes
 from parse_local.terminal.prompt import CommandCompleter, make_session, open_history
 
@@ -84,16 +82,12 @@ def test_ctrl_t_shows_the_reasoning() -> None:
     assert shown == [1]
 
 
-def test_arguments_are_completed_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_completed_by_kind(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     (tmp_path / "nothing").mkdir()
-    table = (
-        Command("/read", "FILE", "", completes="file"),
-        Command("/model", "PAIR", "", completes="pair"),
-        Command("/resume", "ID", "", completes="session"),
-    )
-    monkeypatch.setattr("parse_local.terminal.prompt.COMMANDS", table)
-    completer = CommandCompleter({"pair": lambda: ["qwen3-8b", "smol"]})
+    settings = ["accept", "accept exact", "accept loose", "delta"]
+    names = {"pair": lambda: ["qwen3-8b", "smol"], "setting": lambda: settings}
+    completer = CommandCompleter(names)
 
     def offered(typed: str) -> list[str]:
         found = completer.get_completions(Document(typed), CompleteEvent())
@@ -103,4 +97,5 @@ def test_arguments_are_completed_by_kind(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(offered(f"/read {tmp_path}/no")) == paths
     assert offered("/model q") == ["/model qwen3-8b"]
     assert offered("/resume ") == []
-    assert commands.COMMANDS is not table
+    assert offered("/set ") == ["/set accept", "/set delta"]
+    assert offered("/set accept e") == ["/set accept exact"]

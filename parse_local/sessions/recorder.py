@@ -67,8 +67,14 @@ class Recorder:
         self.session = None
         self._setting = None
 
-    def question(self, text: str, setting: Setting) -> StoredMessage:
-        """Write a question, before its answer begins; the first one opens the session."""
+    def question(self, text: str, setting: Setting, *, title: str = "") -> StoredMessage:
+        """Write a question, before its answer begins; the first one opens the session.
+
+        Args:
+            text: the question.
+            setting: what the session is held with from now on.
+            title: of the session, if this is its first question; "" for the question itself.
+        """
         message = StoredMessage("user", text, created=time.time())
         self._answer = StoredMessage("assistant", "", created=time.time())
         self._unwritten = False
@@ -78,7 +84,7 @@ class Recorder:
                 self.session = store.create(
                     Session(
                         "",
-                        title_of(text),
+                        title_of(title or text),
                         setting.pair,
                         setting.models,
                         setting.system,
@@ -129,9 +135,21 @@ class Recorder:
         return self._answer
 
     def remove(self, messages: Sequence[StoredMessage]) -> None:
-        """Take messages back."""
-        if ids := [m.id for m in messages if m.id is not None]:
-            self._try(lambda store: store.remove(ids))
+        """Take messages back; a session without any is deleted."""
+        ids = [m.id for m in messages if m.id is not None]
+        session = self.session
+        if not ids or session is None:
+            return
+
+        def remove(store: SessionStore) -> bool:
+            store.remove(ids)
+            if store.messages(session):
+                return False
+            store.delete([session])
+            return True
+
+        if self._try(remove):
+            self.leave()
 
     def leave_out(self, messages: Sequence[StoredMessage]) -> None:
         """Note that the models no longer see these messages."""

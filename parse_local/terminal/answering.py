@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Protocol, TextIO
 
 from parse_local.chat_template import Message
-from parse_local.events import Event, Result
+from parse_local.events import Event, Result, Round
 from parse_local.policy import Options
 from parse_local.profile import Profile
 from parse_local.terminal.interrupt import interruptible, silent_keyboard
@@ -32,8 +32,17 @@ class AnswersProtocol(Protocol):
     def stream(self, messages: list[Message], options: Options) -> Iterator[Event]:
         """Answer the last message; `Finished` is the last event."""
 
+    def n_prompt(self, messages: list[Message], options: Options) -> int:
+        """Tokens of the prompt that `stream` would read."""
+
     def cancel(self) -> None:
         """Stop the running answer soon; what is final stays."""
+
+    def verify(self, messages: list[Message], text: str, *, options: Options) -> Round:
+        """Judge an answer that is already written."""
+
+    def close(self) -> None:
+        """Free the models."""
 
 
 def show_answer(
@@ -44,6 +53,7 @@ def show_answer(
     out: TextIO | None = None,
     markdown: bool = True,
     status: bool = True,
+    watch: Callable[[Event], None] | None = None,
 ) -> Result:
     """Answer and draw it as it is written; Ctrl-C stops it and keeps what is final.
 
@@ -54,6 +64,7 @@ def show_answer(
         out: where to draw, stdout unless given.
         markdown: render what is final, on a terminal.
         status: show figures under the answer while it runs, on a terminal.
+        watch: gets every event, in the caller's thread, once it has been shown.
 
     Returns:
         The result, with finish reason "cancelled" after Ctrl-C.
@@ -65,4 +76,6 @@ def show_answer(
     with silent_keyboard(), AnswerView(out) as view, closing(events):
         for event in events:
             view.show(event)
+            if watch is not None:
+                watch(event)
     return view.result or Result()

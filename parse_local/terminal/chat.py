@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import create_output
 from rich.console import Console
 
 from parse_local._version import __version__
-from parse_local.errors import ParseLocalError, UsageError
-from parse_local.events import Result
+from parse_local.catalog import load_catalog
+from parse_local.errors import ParseLocalError, SessionError, UsageError
 from parse_local.paths import history_file
 from parse_local.policy import Options
-from parse_local.terminal.answering import AnswersProtocol, show_answer
-from parse_local.terminal.commands import Commands, is_command
-from parse_local.terminal.conversation import Conversation
+from parse_local.sessions import Recorder, Session, SessionStore
+from parse_local.terminal.answering import AnswersProtocol
+from parse_local.terminal.commands import is_command, run_command
+from parse_local.terminal.context_limit import ContextFull
+from parse_local.terminal.dialogue import Dialogue, Loads
+from parse_local.terminal.handlers.settings import completions
+from parse_local.terminal.handlers.showing import show_thinking
 from parse_local.terminal.prompt import make_session, open_history, unquote
-from parse_local.terminal.stats import stats_line
-from parse_local.text_input import read_stdin
+from parse_local.terminal.stats import percent
+from parse_local.text_input import read_stdin, require_text
 
 PROMPT = "> "
 
@@ -27,20 +33,36 @@ def run_chat(
     engine: AnswersProtocol,
     options: Options,
     *,
+    question: str | None = None,
     system: str | None = None,
     quiet: bool = False,
+    store: SessionStore | None = None,
+    resume: Session | None = None,
+    models: Mapping[str, str] | None = None,
+    context_full: ContextFull | None = None,
+    loader: Loads | None = None,
+    remember: bool = True,
     session: PromptSession[str] | None = None,
 ) -> int:
     """Talk until Ctrl-D; answers go to stdout, everything else to stderr.
 
-    Where stdin is no terminal, all of it is one message, answered once.
+    Where stdin is no terminal, all of it (and `question` behind it) is one message,
+    answered once.
 
     Args:
         engine: a loaded pair.
-        options: how to answer, until `/strategy` or `/accept` change it.
-        system: the system prompt, None for the model's own.
+        options: how to answer, until a command changes it.
+        question: the first message, None to wait for one.
+        system: the system prompt, None for the session's, or for the model's own.
         quiet: no greeting and no line of statistics after each answer.
-        session: the prompt to read from, None for one with the user's history.
+        store: where to keep the chat, None to keep nothing.
+        resume: a session of the store to go on with.
+        models: what was loaded, as `load_pair` takes it.
+        context_full: what to do where the conversation no longer fits; None asks at a
+            terminal and stops elsewhere.
+        loader: loads other models.
+        remember: keep what was typed for later chats.
+        session: the prompt to read from, None for one of its own.
 
     Returns:
         The exit status: 0, or 130 where the only answer was cancelled.
@@ -51,96 +73,125 @@ def run_chat(
     """
     # Words wrap on a terminal; in a file each note stays one line.
     console = Console(stderr=True, soft_wrap=not sys.stderr.isatty())
-    if session is None and not sys.stdin.isatty():
-        return _answer_piped(engine, options, system, None if quiet else console)
-    chat = _Chat(engine, options, system, quiet=quiet, console=console)
-    if session is None:
-        history, note = open_history(history_file())
-        if note:
-            chat.note(note)
-        # Where stdout is a file, the prompt is drawn on stderr.
-        output = None if sys.stdout.isatty() else create_output(always_prefer_tty=True)
-        session = make_session(history, output)
-    chat.loop(session)
+    at_terminal = session is not None or sys.stdin.isatty()
+    chat = Dialogue(
+        engine,
+        options,
+        console,
+        system=system,
+        models=models,
+        context_full=context_full or ("ask" if at_terminal else "stop"),
+        loader=loader,
+        quiet=quiet,
+    )
+    chat.recorder = Recorder(store, chat.note)
+    if resume is not None:
+        chat.quiet = quiet or not at_terminal
+        chat.resume(resume, options=options)
+        chat.quiet = quiet
+        chat.conversation.system = system or resume.system
+    try:
+        if not at_terminal:
+            return _answer_piped(chat, question)
+        session = session or _own_session(chat, remember)
+        chat.decide = _Decision(session)
+        _loop(chat, session, question)
+    finally:
+        if chat.engine is not engine:  # the caller closes what it has loaded
+            chat.engine.close()
     return 0
 
 
-def _answer_piped(
-    engine: AnswersProtocol, options: Options, system: str | None, console: Console | None
-) -> int:
-    question = read_stdin().strip()
-    if not question:
+def _own_session(chat: Dialogue, remember: bool) -> PromptSession[str]:
+    history, note = open_history(history_file()) if remember else (InMemoryHistory(), None)
+    if note:
+        chat.note(note)
+    # Where stdout is a file, the prompt is drawn on stderr.
+    output = None if sys.stdout.isatty() else create_output(always_prefer_tty=True)
+    return make_session(
+        history,
+        output,
+        toolbar=lambda: _toolbar(chat),
+        names={
+            "pair": lambda: load_catalog().pairs,
+            "session": lambda: _session_ids(chat),
+            "setting": completions,
+        },
+        on_thinking=lambda: show_thinking(chat),
+    )
+
+
+def _session_ids(chat: Dialogue) -> Iterable[str]:
+    try:
+        return [s.id for s in chat.recorder.store.sessions()] if chat.recorder.store else []
+    except SessionError:  # Tab shows no errors
+        return []
+
+
+def _toolbar(chat: Dialogue) -> str:
+    n, n_ctx = chat.n_used, chat.engine.n_ctx
+    parts = [chat.engine.pair_name, f"context {n:,}/{n_ctx:,} ({percent(n / n_ctx)})"]
+    if chat.attachments:
+        parts.append(f"with {', '.join(a.name for a in chat.attachments)}")
+    if chat.recorder.store is None:
+        parts.append("not kept")
+    return " · ".join(part for part in parts if part)
+
+
+def _answer_piped(chat: Dialogue, question: str | None) -> int:
+    text = "\n\n".join(part for part in (read_stdin().strip(), question) if part)
+    if not require_text(text, "The message").strip():
         raise UsageError("There is no message on stdin; pipe one in, or start at a terminal.")
-    result = show_answer(engine, Conversation(system).asking(question), options)
-    if console is not None:
-        _note(console, stats_line(result, n_ctx=engine.n_ctx))
-    return 130 if result.finish_reason == "cancelled" else 0
+    result = chat.ask(text)
+    return 130 if result is None or result.finish_reason == "cancelled" else 0
 
 
-class _Chat:
-    def __init__(
-        self,
-        engine: AnswersProtocol,
-        options: Options,
-        system: str | None,
-        *,
-        quiet: bool,
-        console: Console,
-    ) -> None:
-        self._engine = engine
-        self._quiet = quiet
-        self._console = console
-        self._conversation = Conversation(system)
-        self._commands = Commands(self._conversation, options, engine.profile, console)
+class _Decision:
+    """Asks yes or no on the terminal of a prompt, past its history; no is the default."""
 
-    def note(self, text: str) -> None:
-        """Say something beside the conversation."""
-        _note(self._console, text)
+    def __init__(self, session: PromptSession[str]) -> None:
+        self._prompt = PromptSession[str](
+            history=InMemoryHistory(), input=session.input, output=session.output
+        )
 
-    def loop(self, session: PromptSession[str]) -> None:
-        """Read messages and answer them until Ctrl-D or `/exit`."""
-        if not self._quiet:
-            name = self._engine.pair_name or "local model"
-            self.note(f"parse-local {__version__} · {name} · /help for help, Ctrl-D leaves")
-        n_interrupts = 0
-        while True:
-            try:
-                text = session.prompt(PROMPT)
-            except KeyboardInterrupt:
-                n_interrupts += 1
-                if n_interrupts > 1:
-                    self.note("Ctrl-D leaves.")
-                continue
-            except EOFError:
-                return
-            n_interrupts = 0
-            if is_command(text):
-                if not self._commands.run(text):
-                    return
-            elif question := unquote(text):
-                self._answer(question)
-
-    def _answer(self, question: str) -> None:
+    def __call__(self, question: str) -> bool:
         try:
-            result = show_answer(
-                self._engine, self._conversation.asking(question), self._commands.options
-            )
-        except ParseLocalError as error:
-            self._console.print(f"Error: {error}", style="red", highlight=False, markup=False)
+            return self._prompt.prompt(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        except (KeyboardInterrupt, EOFError):
+            return False
+
+
+def _loop(chat: Dialogue, session: PromptSession[str], question: str | None) -> None:
+    """Read messages and answer them until Ctrl-D or `/exit`."""
+    if not chat.quiet:
+        name = chat.engine.pair_name or "local model"
+        chat.note(f"parse-local {__version__} · {name} · /help for help, Ctrl-D leaves")
+    if question and (question := require_text(question, "The message").strip()):
+        chat.note("\n".join(f"> {line}" for line in question.split("\n")))
+        _handle(chat, question)
+    n_interrupts = 0
+    while not chat.leaving:
+        typed, chat.typed = chat.typed, ""
+        try:
+            text = session.prompt(PROMPT, default=typed)
+        except KeyboardInterrupt:
+            n_interrupts += 1
+            if n_interrupts > 1:
+                chat.note("Ctrl-D leaves.")
+            continue
+        except EOFError:
             return
-        except KeyboardInterrupt:  # before the answer began or after it ended
-            return
-        self._commands.last = result
-        if result.text:
-            self._conversation.add(question, result.text)
-        else:  # an empty answer would only teach the model to be silent
-            self.note("No answer; the question is not kept.")
-        if not self._quiet:
-            self.note(self._stats(result))
-
-    def _stats(self, result: Result) -> str:
-        return stats_line(result, n_ctx=self._engine.n_ctx)
+        n_interrupts = 0
+        _handle(chat, text)
 
 
-def _note(console: Console, text: str) -> None:
-    console.print(text, style="dim", highlight=False, markup=False)
+def _handle(chat: Dialogue, text: str) -> None:
+    try:
+        if is_command(text):
+            run_command(chat, text)
+        elif question := unquote(text):
+            chat.ask(question)
+    except ParseLocalError as error:
+        chat.complain(error)
+    except KeyboardInterrupt:  # between two answers, or in a command
+        pass

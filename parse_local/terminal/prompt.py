@@ -73,7 +73,8 @@ class CommandCompleter(Completer):
                     yield from self._paths.get_completions(Document(argument), event)
                 known = self._names.get(command.completes)
                 for choice in (*command.choices, *(known() if known else ())):
-                    if choice.startswith(argument):
+                    # Of settings first their names, then the values that one of them has.
+                    if choice.startswith(argument) and choice.count(" ") <= argument.count(" "):
                         yield Completion(choice, -len(argument))
 
 

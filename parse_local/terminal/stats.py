@@ -28,6 +28,12 @@ def factor(times: float) -> str:
     return f"{times:.1f}x" if times >= 1.05 else f"{times:.2f}x"
 
 
+def is_context_full(result: Result, n_ctx: int) -> bool:
+    """Whether an answer ended because prompt and answer fill the context."""
+    n_used = result.usage.prompt_tokens + result.usage.completion_tokens
+    return result.finish_reason == "length" and n_used >= n_ctx
+
+
 def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
     """One line about a finished answer.
 
@@ -56,7 +62,7 @@ def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
     if result.finish_reason == "cancelled":
         parts.append("cancelled")
     elif result.finish_reason == "length":
-        full = n_ctx is not None and n_used >= n_ctx
+        full = n_ctx is not None and is_context_full(result, n_ctx)
         parts.append("context full" if full else "stopped at --max-tokens")
     return " · ".join(parts)
 

@@ -1,0 +1,1 @@
+"""What each slash command of the chat does, by subject."""
