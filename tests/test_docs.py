@@ -15,6 +15,7 @@ from parse_local.hub import format_size
 from parse_local.policy import DEFAULT_PAIR, STRATEGIES
 
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "parse_local"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "ggml_patches" / "README.md"])
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
@@ -113,3 +114,13 @@ def test_every_pair_is_listed_with_its_licences() -> None:
 def test_every_strategy_is_documented() -> None:
     text = (DOCS / "strategies.md").read_text(encoding="utf-8")
     assert [name for name in STRATEGIES if f"`{name}`" not in text] == []
+
+
+def test_the_house_map_names_what_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w./]+(?:\.py|/))`", text)
+    assert len(named) > 50
+    assert [n for n in named if not any((top / n).exists() for top in (ROOT, PACKAGE))] == []
+    # And all of the package's own directories, but those that the build fills.
+    parts = [p.parent.name for p in PACKAGE.glob("*/__init__.py")]
+    assert [part for part in parts if f"`{part}/`" not in text] == []
