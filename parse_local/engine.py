@@ -457,7 +457,7 @@ class Engine:
                 f"{self.n_ctx}; raise --ctx."
             )
         draft = Draft(tokens, [self.target.model.piece(t) for t in tokens], complete=True)
-        self.target.context.resume(prompt + tokens)
+        self.target.context.resume(prompt)
         sampler = _sampler(self.target, replace(options, grammar=None), prompt)
         verifier = Verifier(self.target.context, sampler, judge, policy, sequential=sequential)
         return verifier.judge_all(prompt, draft)

@@ -32,7 +32,8 @@ class Room:
         sequences: forks and checkpoints.
         n_fork_cells: cells for the questions of all forks together.
         conversation: bytes of one cached conversation that fills the context.
-        in_cache: whether cached conversations share the KV cache; else they are copied.
+        in_cache: whether cached conversations share the KV cache; else each is copied at two
+            places, the end of its last prompt and its own.
         n_cached: most cached conversations.
         n_cached_cells: cells that are there for them alone.
     """
@@ -58,12 +59,13 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
     if model.memory_kind.can_cut:
         n_fork_cells = max_forks * suffix
         need = need_of(model, options, n_fork_cells)
+        elements, shared = model.kv_elements_per_token(), keeps_in_cache(model)
         return Room(
             need,
             memory.Sequences(max_forks, 0),
             n_fork_cells,
-            conversation=_cells_bytes(model.kv_elements_per_token(), options),
-            in_cache=keeps_in_cache(model),
+            conversation=(1 if shared else 2) * _cells_bytes(elements, options),
+            in_cache=shared,
         )
     size = state_size(model)
     sequences = memory.share_states(size.state, max_forks)
@@ -74,7 +76,6 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
         replace(need, states=size.state * sequences.total),
         sequences,
         n_fork_cells,
-        # Copied at two places, the end of its last prompt and its own.
         conversation=2 * (_cells_bytes(size.kv_elements, options) + size.state),
         in_cache=False,
     )

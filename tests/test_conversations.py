@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from parse_local.llama._bindings import lib
 from parse_local.llama.context import Context
-from parse_local.llama.conversations import MIN_TOKENS
+from parse_local.llama.conversations import MIN_TOKENS, TURN_TOKENS
 from parse_local.llama.model import Model
 
 Tiny = Callable[..., Path]
@@ -167,3 +171,167 @@ def test_clearing_drops_them_all(make: Any) -> None:
     context.clear()
     assert context.n_cached == 0
     assert [read(context, tokens)[0] for tokens in (A, B, C)] == [0, 0, 0]
+
+
+# against a book that is kept by hand
+
+
+@dataclass(eq=False)
+class Entry:
+    """A conversation in the book: (token, cell) pairs, and the length of its last prompt."""
+
+    cells: list[tuple[int, int]]
+    n_prompt: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for token, _ in self.cells]
+
+    def shared(self, tokens: list[int]) -> int:
+        n = 0
+        while n < min(len(self.cells), len(tokens)) and self.cells[n][0] == tokens[n]:
+            n += 1
+        return n
+
+    def all_but_little_of(self, tokens: list[int]) -> bool:
+        return len(tokens) - self.shared(tokens) < MIN_TOKENS
+
+    def answered(self, n_shared: int, prompt: list[int]) -> bool:
+        """Whether the prompt is its next turn, so that the rest is an answer spelled anew."""
+        return 0 < self.n_prompt <= n_shared + TURN_TOKENS and n_shared + 1 < len(prompt)
+
+
+class Book:
+    """What a cache of so many cells holds, cell by cell, by the rules of the documentation."""
+
+    def __init__(self, n_cells: int, n_max: int) -> None:
+        self.n_cells = n_cells
+        self.n_max = n_max
+        self.main = Entry([])
+        self.cached: list[Entry] = []
+        self._n_written = 0
+
+    def open(self, prompt: list[int]) -> None:
+        usable = prompt[:-1]  # the last one has to be decoded
+        main, own = self.main, self.main.tokens
+        n_main = main.shared(usable)
+        found = max(self.cached, key=lambda c: c.shared(usable), default=Entry([]))
+        n_found = found.shared(usable)
+        moves = n_found >= n_main + MIN_TOKENS
+        lost = len(own) - (0 if moves else n_main)
+        if lost >= MIN_TOKENS and (moves or not main.answered(n_main, prompt)):
+            held = [c for c in self.cached if c.all_but_little_of(own)]
+            if held:
+                self.cached.remove(held[0])
+                self.cached.append(held[0])
+            else:
+                outgrown = [c for c in self.cached if main.all_but_little_of(c.tokens)]
+                self.cached = [
+                    c for c in self.cached if c not in outgrown or (moves and c is found)
+                ]
+                self.cached.append(Entry(main.cells, main.n_prompt))
+        if moves:
+            self.main = Entry(found.cells[:n_found])
+            if len(found.cells) - n_found < MIN_TOKENS or found.answered(n_found, prompt):
+                self.cached.remove(found)
+        self.cached = self.cached[max(0, len(self.cached) - self.n_max) :]
+
+    def cut(self, prompt: list[int]) -> int:
+        n = self.main.shared(prompt[:-1])
+        self.main = Entry(self.main.cells[:n], len(prompt) - 1)
+        return n
+
+    def decode(self, tokens: list[int]) -> None:
+        self.make_room(len(tokens))
+        for token in tokens:
+            self.main.cells.append((token, self._n_written))
+            self._n_written += 1
+
+    def make_room(self, n: int) -> None:
+        while len({cell for c in [self.main, *self.cached] for _, cell in c.cells}) + n > (
+            self.n_cells
+        ):
+            self.cached = self.cached[1:]
+
+
+PIECES = [some(n, seed=100 + n) for n in (5, 20, 31, 33, 40, 64)]
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n_cached=st.integers(1, 4),
+    n_cached_cells=st.sampled_from([0, 256]),
+    requests=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=5),
+            st.sampled_from([0, 1, 3, 40]),  # tokens that are written behind the prompt
+            st.booleans(),  # whether verdicts are asked for
+        ),
+        min_size=2,
+        max_size=14,
+    ),
+)
+def test_any_requests_find_what_the_book_says(
+    model: Model, n_cached: int, n_cached_cells: int, requests: Any
+) -> None:
+    arguments: dict[str, Any] = {"n_ctx": 224, "n_fork_cells": 32, "max_forks": 4, **EXACT}
+    context = Context(model, n_cached=n_cached, n_cached_cells=n_cached_cells, **arguments)
+    plain = Context(model, **arguments)
+    book = Book(256 + n_cached_cells, n_cached)
+    try:
+        for pieces, n_written, judged in requests:
+            prompt = [t for i in pieces for t in PIECES[i]][:180]
+            n_reused, row = read(context, prompt)
+            book.open(prompt)
+            assert n_reused == book.cut(prompt)
+            if prompt[n_reused:-1]:
+                book.decode(prompt[n_reused:-1])
+            book.decode(prompt[-1:])
+            plain.clear()
+            np.testing.assert_allclose(row, read(plain, prompt)[1], rtol=0, atol=2e-5)
+            for token in range(n_written):
+                context.last_row([token])
+                book.decode([token])
+            if judged:
+                cuts = [len(prompt) // 2, len(prompt)]
+                found = context.judge(cuts, [5, 17, 40, 3], [30, 31])
+                book.make_room(8)
+                expected = plain.judge_sequentially(prompt, cuts, [5, 17, 40, 3], [30, 31])
+                np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+            assert context._conversations is not None
+            held = [c.tokens for c in context._conversations.cached]
+            assert held == [c.tokens for c in book.cached]
+            assert context.tokens == book.main.tokens
+    finally:
+        context.close()
+        plain.close()
+
+
+# memories that are not shared
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "mamba", "lfm2", "qwen35"])
+def test_other_memories_keep_copies(tiny: Tiny, make: Any, architecture: str) -> None:
+    model = Model(tiny(seed=3, architecture=architecture, n_layer=2))
+    context = make(model, n_cached=2, n_cached_cells=512)
+    assert lib.llama_n_ctx(context.handle) == 256
+    for tokens in (A, B, C):
+        read(context, tokens)
+    longer = [*A, *some(50, seed=20)]
+    for prompt, n_reused in (
+        (longer, len(A)),
+        ([*B, *some(40, seed=21)], len(B)),
+        ([*longer, 1, 2], len(longer)),
+        # Another answer to the last prompt of B, and one to half of A.
+        ([*B, *some(39, seed=21), *some(40, seed=22)], len(B) + 39),
+        ([*A, *some(20, seed=20), *some(40, seed=23)], 0),
+        ([*longer, 1, 2, 3], len(longer) + 2),
+        # What was fetched is cut: by a little, and by a lot.
+        ([*longer, 1, 2, 3, 4], len(longer) + 3),
+        ([*longer, 1, 2, 3, 5], len(longer) + 3),
+        ([*longer, 1], 0),
+    ):
+        n, row = read(context, prompt)
+        assert n == n_reused
+        np.testing.assert_allclose(row, fresh_row(make, prompt, which=model), rtol=0, atol=2e-3)
+    context.close()

@@ -33,7 +33,7 @@ from parse_local.llama.context_params import (
     creation_failure,
     default_threads,
 )
-from parse_local.llama.conversations import Conversations, CopyShelf, SequenceShelf, n_common
+from parse_local.llama.conversations import Conversations, CopyShelf, SequenceShelf, Shelf, n_common
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Rows
 from parse_local.memory import MAX_SEQUENCES
@@ -132,7 +132,8 @@ class Context:
         params.n_ubatch = N_UBATCH
         # llama.cpp keeps room for one output row of each sequence, and aborts the process
         # where that is more than n_outputs_max.
-        n_kept = n_cached + 1 if shared else 0  # one more while two change places
+        n_kept = min(1, n_cached)  # while two change places, or one is copied
+        n_kept += n_cached if shared else 0
         n_others = 1 + n_checkpoints + n_kept
         if shared:
             max_forks = min(max_forks, MAX_SEQUENCES - n_others)
@@ -158,14 +159,22 @@ class Context:
             self._checkpoints = Checkpoints(self._memory, 1 + self.max_forks, n_checkpoints)
         self._conversations: Conversations | None = None
         if n_cached:
-            shelf = SequenceShelf(self._memory, n_others + self.max_forks - n_kept, n_kept)
-            self._conversations = Conversations(shelf if shared else self._copies(), n_cached)
+            first = n_others + self.max_forks - n_kept
+            self._conversations = Conversations(self._shelf(shared, first, n_kept), n_cached)
+        self._n_prompt = 0  # tokens that were read as a prompt
+        self._n_whole = 0  # tokens that came as a copy, which cannot be cut
         self._batch = Batch()
         self._install_abort_callback()
 
-    def _copies(self) -> CopyShelf:
-        kept = self._checkpoints.last_prompt if self._checkpoints else None
-        return CopyShelf(self.handle, can_cut=self._checkpoints is None, places=kept)
+    def _shelf(self, shared: bool, first_seq: int, n_seq: int) -> Shelf:
+        if shared:
+            return SequenceShelf(self._memory, first_seq, n_seq)
+        return CopyShelf(
+            self.handle,
+            self._checkpoints,
+            spare_seq=first_seq,
+            n_prompt=lambda: self._cuttable(self._n_prompt),
+        )
 
     def _install_abort_callback(self) -> None:
         shim = library.shim()
@@ -213,10 +222,10 @@ class Context:
             return
         self.truncate(len(self.tokens))  # an interrupt may have left cells behind it
         main, self.tokens = self.tokens, []  # what is claimed if this is interrupted
-        n_main = n_common(main, tokens, min(len(main), len(tokens) - 1))
+        n_main = self._cuttable(n_common(main, tokens, min(len(main), len(tokens) - 1)))
         if self._checkpoints is not None and n_main < len(main):
             n_main = self._checkpoints.nearest(n_main)
-        found = self._conversations.open(main, n_main, tokens)
+        found = self._conversations.open(main, n_main, tokens, n_prompt=self._n_prompt)
         if found is main:
             self.tokens = main
             return
@@ -224,8 +233,10 @@ class Context:
             self.clear()
             return
         if self._checkpoints is not None:
-            self._checkpoints.forget_beyond(0)
             self._checkpoints.take(len(found), keep=True)
+        elif not keeps_in_cache(self.model):
+            self._n_whole = len(found)
+        self._n_prompt = len(found)
         if self.follower is not None:  # it has seen no more than what the two share
             self.follower.truncate(n_common(main, found))
         self.tokens = found
@@ -243,7 +254,11 @@ class Context:
 
     def n_shared(self, tokens: Sequence[int]) -> int:
         """Tokens of the cache that are the first ones of `tokens`, never all of these."""
-        return n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
+        n = n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
+        return self._cuttable(n)
+
+    def _cuttable(self, n: int) -> int:
+        return n if n >= self._n_whole else 0
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Make the main sequence `tokens` without its last, decoding only what is missing.
@@ -258,6 +273,8 @@ class Context:
             self.n_reused = n_kept
         for _ in self.decode(tokens[n_kept:-1], n_rows=0):
             pass
+        if is_prompt:
+            self._n_prompt = len(self.tokens)
         if self._checkpoints is not None:
             self._checkpoints.take(len(self.tokens), keep=is_prompt)
 
@@ -271,6 +288,7 @@ class Context:
         Returns:
             How many tokens are left.
         """
+        n = self._cuttable(n)
         # Asked of llama.cpp even when nothing should be there: an exception
         # between a decode and our own bookkeeping may have left cells behind.
         if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
@@ -282,6 +300,8 @@ class Context:
         else:
             tokens, self.tokens = self.tokens, []  # what is claimed if this is interrupted
             self.tokens = tokens[: self._checkpoints.restore(n)]
+        if not self.tokens:
+            self._n_whole = 0
         if self.follower is not None:
             self.follower.truncate(len(self.tokens))
         return len(self.tokens)
@@ -304,6 +324,7 @@ class Context:
         if self._checkpoints is not None:
             self._checkpoints.forget_beyond(0)
         self.tokens.clear()
+        self._n_whole = 0
         if self.follower is not None:
             self.follower.truncate(0)
 

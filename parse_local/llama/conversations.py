@@ -9,14 +9,17 @@ been running for longest goes first, when there are too many and when cells run 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from parse_local.llama._bindings import lib
+from parse_local.llama.checkpoints import Checkpoints
 
 MIN_TOKENS = 32
 """Fewer tokens than this are decoded again rather than kept or fetched."""
+TURN_TOKENS = 16
+"""Tokens at a prompt's end, the opening of the reply, that the next turn may spell otherwise."""
 
 
 def n_common(a: Sequence[int], b: Sequence[int], limit: int | None = None) -> int:
@@ -115,28 +118,47 @@ class _Copy:
 class CopyShelf:
     """Conversations as whole copies outside the cache, in the machine's own memory.
 
-    For memories that more than one conversation cannot share: a recurrent state belongs to one
-    sequence, and a cache with a sliding window takes cells back that lie behind the window of
-    the only sequence that owns them.
+    For memories that conversations cannot share: a recurrent state belongs to one sequence,
+    and a cache with a sliding window takes cells back that lie behind the window of the only
+    sequence that owns them. What is fetched cannot be cut: behind the window nothing is copied.
 
     Args:
         handle: llama_context.
-        can_cut: whether the main sequence can be cut anywhere once it is fetched.
-        places: what else of the main sequence can be copied, as (length, sequence id),
-            for memories that cannot be cut; called when a conversation is put here.
+        checkpoints: of the main sequence, None where it has none; then the next two serve.
+        spare_seq: a sequence id that is free.
+        n_prompt: says how many tokens of the main sequence were a prompt, 0 for unknown.
 
     Source: llama_state_seq_get_data, llama_state_seq_set_data.
     """
 
-    def __init__(self, handle: Any, *, can_cut: bool, places: Any = None) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        checkpoints: Checkpoints | None,
+        *,
+        spare_seq: int,
+        n_prompt: Callable[[], int],
+    ) -> None:
         self._handle = handle
-        self._can_cut = can_cut
-        self._places = places
+        self._memory = lib.llama_get_memory(handle)
+        self._checkpoints = checkpoints
+        self._spare_seq = spare_seq
+        self._n_prompt = n_prompt
 
     def put(self, length: int, used: Sequence[list[_Copy]]) -> list[_Copy]:
-        """As `Shelf`."""
-        places = [*(self._places() if self._places else ()), (length, 0)]
-        return [self._copy(n, seq) for n, seq in places]
+        """As `Shelf`: the sequence as it is, and as it was at the end of its last prompt."""
+        whole = self._copy(length, 0)
+        if self._checkpoints is not None:
+            places = self._checkpoints.last_prompt()
+            return [*(self._copy(n, seq) for n, seq in places if n < length), whole]
+        n = self._n_prompt()
+        if not 0 < n < length:
+            return [whole]
+        lib.llama_memory_seq_rm(self._memory, self._spare_seq, -1, -1)
+        lib.llama_memory_seq_cp(self._memory, 0, self._spare_seq, 0, n)
+        at_prompt = self._copy(n, self._spare_seq)
+        lib.llama_memory_seq_rm(self._memory, self._spare_seq, -1, -1)
+        return [at_prompt, whole]
 
     def _copy(self, n: int, seq: int) -> _Copy:
         size = int(lib.llama_state_seq_get_size(self._handle, seq))
@@ -145,28 +167,29 @@ class CopyShelf:
         return _Copy(n if written == size else 0, data)
 
     def n_within(self, handle: list[_Copy], n: int) -> int:
-        """As `Shelf`: the length of a copy, or every prefix of the longest."""
-        if self._can_cut:
-            return min(n, handle[-1].n)
+        """As `Shelf`: the length of a copy."""
         return max((c.n for c in handle if c.n <= n), default=0)
 
     def fetch(self, handle: list[_Copy], n: int) -> bool:
         """As `Shelf`."""
-        copy = next(c for c in handle if c.n >= n)
-        memory = lib.llama_get_memory(self._handle)
-        if not lib.llama_memory_seq_rm(memory, 0, -1, -1):
+        copy = next(c for c in handle if c.n == n)
+        if self._checkpoints is not None:
+            self._checkpoints.forget_beyond(0)  # their cells are needed
+        if not lib.llama_memory_seq_rm(self._memory, 0, -1, -1):
             return False
-        if not lib.llama_state_seq_set_data(self._handle, copy.data, len(copy.data), 0):
-            return False
-        return copy.n == n or bool(lib.llama_memory_seq_rm(memory, 0, n, -1))
+        return bool(lib.llama_state_seq_set_data(self._handle, copy.data, len(copy.data), 0))
 
     def drop(self, handle: list[_Copy]) -> None:
         """As `Shelf`."""
         handle.clear()
 
     def sweep(self, used: Sequence[list[_Copy]]) -> bool:
-        """As `Shelf`: copies take no cells."""
-        return False
+        """As `Shelf`: only an interrupt leaves cells behind."""
+        if self._checkpoints is not None or (
+            lib.llama_memory_seq_pos_max(self._memory, self._spare_seq) < 0
+        ):
+            return False
+        return bool(lib.llama_memory_seq_rm(self._memory, self._spare_seq, -1, -1))
 
 
 @dataclass(eq=False)
@@ -175,11 +198,20 @@ class Cached:
 
     Args:
         tokens: of it.
+        n_prompt: how many of them were read as its last prompt, 0 for unknown.
         handle: of the shelf.
     """
 
     tokens: list[int]
+    n_prompt: int
     handle: Any
+
+
+def _goes_on(one: Cached, n_shared: int, wanted: Sequence[int]) -> bool:
+    # Whether a prompt is the next turn of this very conversation, which it shares so much with.
+    # What it does not share is then the last answer as it was written (with its reasoning,
+    # perhaps), which no turn will go on from; for the same prompt again it is another answer.
+    return bool(one.n_prompt) and one.n_prompt - TURN_TOKENS <= n_shared < len(wanted) - 1
 
 
 class Conversations:
@@ -196,13 +228,16 @@ class Conversations:
         self.cached: list[Cached] = []
         """Least recently running first."""
 
-    def open(self, main: list[int], n_main: int, wanted: Sequence[int]) -> list[int]:
+    def open(
+        self, main: list[int], n_main: int, wanted: Sequence[int], *, n_prompt: int = 0
+    ) -> list[int]:
         """Make the conversation that shares most with a prompt the main sequence.
 
         Args:
             main: tokens of the main sequence, with nothing behind them.
             n_main: how many of them the prompt can go on from.
             wanted: the prompt.
+            n_prompt: how many of `main` were read as a prompt, 0 for unknown.
 
         Returns:
             The tokens of the main sequence now: `main` itself where nothing cached shares
@@ -213,36 +248,38 @@ class Conversations:
             n = self._n_usable(cached, wanted, len(wanted) - 1)
             if n > n_best:
                 best, n_best = cached, n
-        self._keep(main, n_main if best is None else 0, best)
-        tokens = main if best is None else self._fetch(best, n_best)
+        running = Cached(main, n_prompt, None)
+        if best is None:
+            if len(main) - n_main >= MIN_TOKENS and not _goes_on(running, n_main, wanted):
+                self._keep(running, None)
+        elif len(main) >= MIN_TOKENS:
+            self._keep(running, best)
+        tokens = main if best is None else self._fetch(best, n_best, wanted)
         while len(self.cached) > self._n_max:
             self._drop(self.cached[0])
         return tokens
 
-    def _fetch(self, cached: Cached, n: int) -> list[int]:
+    def _fetch(self, cached: Cached, n: int, wanted: Sequence[int]) -> list[int]:
         fetched = self._shelf.fetch(cached.handle, n)
-        if not fetched or len(cached.tokens) - n < MIN_TOKENS:
+        n_left = len(cached.tokens) - n
+        if not fetched or n_left < MIN_TOKENS or _goes_on(cached, n, wanted):
             self._drop(cached)
         return cached.tokens[:n] if fetched else []
 
-    def _keep(self, main: list[int], n_kept: int, best: Cached | None) -> None:
-        # What neither the prompt nor another cached conversation has of it would be lost.
-        if len(main) - n_kept < MIN_TOKENS:
-            return
-        for cached in self.cached:
-            if len(main) - self._n_usable(cached, main, len(main)) < MIN_TOKENS:
-                self._running_last(cached)
+    def _keep(self, main: Cached, best: Cached | None) -> None:
+        for cached in self.cached:  # one of them may have it already
+            n = self._n_usable(cached, main.tokens, len(main.tokens))
+            if len(main.tokens) - n < MIN_TOKENS:
+                self.cached = [*(c for c in self.cached if c is not cached), cached]
                 return
         for cached in [c for c in self.cached if c is not best]:  # it has grown out of these
-            if len(cached.tokens) - n_common(cached.tokens, main) < MIN_TOKENS:
+            if len(cached.tokens) - n_common(cached.tokens, main.tokens) < MIN_TOKENS:
                 self._drop(cached)
-        self.cached.append(Cached(list(main), self._put(len(main))))
+        handle = self._put(len(main.tokens))
+        self.cached.append(Cached(list(main.tokens), main.n_prompt, handle))
 
     def _put(self, length: int) -> Any:
         return self._shelf.put(length, [c.handle for c in self.cached])
-
-    def _running_last(self, cached: Cached) -> None:
-        self.cached = [*(c for c in self.cached if c is not cached), cached]
 
     def _n_usable(self, cached: Cached, wanted: Sequence[int], limit: int) -> int:
         limit = min(limit, len(cached.tokens))
