@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
 
+from parse_local.channels import Parser, Run, Shown, show
 from parse_local.events import Channel, FinishReason, Round, Source, Span, Text
 
 
@@ -78,12 +78,16 @@ class Answer:
     Args:
         prompt: prompt tokens in the vocabulary of the model that writes the final text.
         max_tokens: most answer tokens.
-        stops: stop strings.
+        stops: stop strings; they end the answer, not what is thought before it.
+        parser: tells reasoning from the answer; begins behind the prompt.
+        controls: markers that are control tokens, by token.
     """
 
     prompt: list[int]
     max_tokens: int
     stops: tuple[str, ...] = ()
+    parser: Parser = field(default_factory=Parser)
+    controls: Mapping[int, bytes] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     data: bytes = b""
     finish_reason: FinishReason | None = None
@@ -97,6 +101,12 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.stream = TextStream(self.stops)
+        """The answer's; reasoning has one without stop strings."""
+        self._streams: dict[Channel, TextStream] = {
+            "answer": self.stream,
+            "reasoning": TextStream(),
+        }
+        self._runs: list[tuple[Channel, bytearray]] = []
         self._sequence = self.prompt + self.tokens
         self._sources: list[Source] = []  # who wrote each character that is held back
         self._last_source: Source = "target"
@@ -112,9 +122,28 @@ class Answer:
         return self.max_tokens - len(self.tokens)
 
     @property
+    def runs(self) -> list[Run]:
+        """Bytes so far by channel, in order, what a stop string may hold back too.
+
+        Without markers and what may become one.
+        """
+        return [(channel, bytes(data)) for channel, data in self._runs]
+
+    @property
     def text(self) -> str:
-        """All tokens as text, what is held back too, without an unfinished character."""
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(self.data)
+        """All of `runs` without an unfinished character; a blank line between channels."""
+        decoder = codecs.getincrementaldecoder("utf-8")
+        return "\n\n".join(decoder("replace").decode(data) for _, data in self._runs)
+
+    def seen(self, tokens: Sequence[int], pieces: Sequence[bytes]) -> Shown:
+        """What may be seen of tokens that follow the answer so far."""
+        controls = (self.controls.get(t, b"") for t in tokens)
+        return show(self.parser, list(zip(pieces, controls, strict=True)))
+
+    @property
+    def in_half(self) -> bool:
+        """Whether the tokens so far end inside a character or a marker."""
+        return self.parser.in_marker or any(s.in_character for s in self._streams.values())
 
     def joined(self, channel: Channel) -> str:
         """What is final of one channel."""
@@ -138,7 +167,7 @@ class Answer:
         self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source
     ) -> Iterator[Text]:
         """Add final tokens; stops by itself at a stop string or at `max_tokens`."""
-        text = ""
+        found: list[tuple[Channel, str]] = []
         for token, piece in zip(tokens, pieces, strict=True):
             if self.done:
                 break
@@ -147,32 +176,53 @@ class Answer:
             self._sequence.append(token)
             self.n_accept += source == "draft"
             self.data += piece
-            text += self.stream.push(piece)
+            found += self._take(self.parser.push(piece, self.controls.get(token, b"")))
             if self.stream.stopped:
                 self.finish_reason = "stop"
             elif self.n_left <= 0:
                 self.finish_reason = "length"
-        yield from self._emit(text)
+        yield from self._emit(found)
 
     def close(self, reason: FinishReason) -> Iterator[Text]:
         """End the answer (an earlier reason stays) and release held text."""
         self.finish_reason = self.finish_reason or reason
-        yield from self._emit(self.stream.finish())
+        found = self._take(self.parser.finish())
+        if self._runs:
+            channel = self._runs[-1][0]
+            found.append((channel, self._streams[channel].finish()))
+        yield from self._emit(found)
 
-    def _emit(self, text: str) -> Iterator[Text]:
+    def _take(self, runs: Sequence[Run]) -> list[tuple[Channel, str]]:
+        # What becomes final. Nothing is held back in one channel once the other goes on.
+        found: list[tuple[Channel, str]] = []
+        for channel, data in runs:
+            if not self._runs or self._runs[-1][0] != channel:
+                if self._runs:
+                    before = self._runs[-1][0]
+                    found.append((before, self._streams[before].finish()))
+                self._runs.append((channel, bytearray()))
+            self._runs[-1][1].extend(data)
+            found.append((channel, self._streams[channel].push(data)))
+        return found
+
+    def _emit(self, found: Sequence[tuple[Channel, str]]) -> Iterator[Text]:
         # What was held back may be another model's than what releases it.
-        n_new = len(text) + self.stream.n_held - len(self._sources)
+        characters = [(character, channel) for channel, text in found for character in text]
+        n_held = sum(stream.n_held for stream in self._streams.values())
+        n_new = len(characters) + n_held - len(self._sources)
         sources = self._sources + [self._last_source] * n_new
-        self._sources = sources[len(text) :]
-        if text and self.first_text is None:
+        self._sources = sources[len(characters) :]
+        if characters and self.first_text is None:
             self.first_text = self.age
-        for source, run in groupby(zip(text, sources, strict=False), key=itemgetter(1)):
-            part = "".join(character for character, _ in run)
-            if self.spans and self.spans[-1].source == source:
-                self.spans[-1] = Span(self.spans[-1].text + part, source)
+        told = [(source, *c) for source, c in zip(sources, characters, strict=False)]
+        for (source, channel), run in groupby(told, key=lambda c: (c[0], c[2])):
+            part = "".join(character for _, character, _ in run)
+            last = self.spans[-1] if self.spans else None
+            if last is not None and (last.source, last.channel) == (source, channel):
+                self.spans[-1] = Span(last.text + part, source, channel)
             else:
-                self.spans.append(Span(part, source))
-            yield Text(part, source)
+                self.spans.append(Span(part, source, channel))
+            yield Text(part, source, channel)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

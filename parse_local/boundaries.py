@@ -10,24 +10,28 @@ _SENTENCE_END = ".!?…" + _WIDE_SENTENCE_END
 _CLOSERS = "\"'”’»)]}*_`」』）"  # noqa: RUF001
 
 
-def token_offsets(pieces: Sequence[bytes]) -> list[int | None]:
+def token_offsets(
+    pieces: Sequence[bytes], in_marker: Sequence[bool] | None = None
+) -> list[int | None]:
     """Character offset behind each token.
 
     Args:
-        pieces: bytes of each token.
+        pieces: bytes of each token that are shown.
+        in_marker: whether each ends within a marker; None where there are none.
 
     Returns:
         For each token the number of characters up to its end, or None where
-        it ends inside a UTF-8 character. Bytes that are no UTF-8 count as
+        it ends inside a UTF-8 character or a marker. Bytes that are no UTF-8 count as
         `bytes.decode(errors="replace")` counts them.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets: list[int | None] = []
     n_chars = 0
-    for piece in pieces:
+    for i, piece in enumerate(pieces):
         n_chars += len(decoder.decode(piece))
         unfinished, _ = decoder.getstate()
-        offsets.append(None if unfinished else n_chars)
+        hidden = in_marker is not None and in_marker[i]
+        offsets.append(None if unfinished or hidden else n_chars)
     return offsets
 
 

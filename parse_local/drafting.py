@@ -14,9 +14,10 @@ from typing import Protocol
 
 from parse_local.answer import Answer, TextStream
 from parse_local.boundaries import token_offsets
+from parse_local.channels import Parser, Shown, joined
 from parse_local.distribution import Distribution
 from parse_local.errors import GrammarError
-from parse_local.events import Drafted
+from parse_local.events import Channel, Drafted
 from parse_local.judge import Judge, verdicts
 from parse_local.llama import scores
 from parse_local.llama.model import Model
@@ -42,6 +43,7 @@ class Draft:
         stopped: a `Stop` ended the draft here.
         p_correct: the draft model's own verdict on it, None where it was not asked.
         own_sizes: bytes of the draft model's own tokens, where they are others than `tokens`.
+        shown: what may be seen of it; None for all of `pieces`.
     """
 
     tokens: list[int]
@@ -54,6 +56,17 @@ class Draft:
     stopped: bool = False
     p_correct: float | None = None
     own_sizes: Sequence[int] | None = field(default=None, repr=False)
+    shown: Shown | None = field(default=None, repr=False)
+
+    @property
+    def channel(self) -> Channel:
+        """What it is part of; a draft ends where a block of reasoning does."""
+        return "answer" if self.shown is None else self.shown.channel
+
+    @property
+    def visible(self) -> list[bytes]:
+        """Bytes that each token adds to its text: `pieces` without markers."""
+        return self.pieces if self.shown is None else self.shown.pieces
 
     def n_own_within(self, n: int) -> int:
         """Tokens of the draft model's own that lie within the first `n` of `tokens`."""
@@ -79,16 +92,16 @@ class Draft:
     @cached_property
     def text(self) -> str:
         """The draft as text; a character cut in two ends it as U+FFFD."""
-        return b"".join(self.pieces).decode("utf-8", "replace")
+        return b"".join(self.visible).decode("utf-8", "replace")
 
     @cached_property
     def offsets(self) -> list[int | None]:
         """Character offset behind each token (see `boundaries.token_offsets`)."""
-        return token_offsets(self.pieces)
+        return token_offsets(self.visible, self.shown.in_marker if self.shown else None)
 
     def head(self, n: int) -> str:
         """Text of the first `n` tokens without an unfinished character: a prefix of `text`."""
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(self.pieces[:n]))
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(self.visible[:n]))
 
 
 def in_target_tokens(
@@ -127,10 +140,12 @@ class Drafter:
 
     Args:
         writer: the draft model.
-        target: whose vocabulary the drafts are handed over in.
+        target: whose vocabulary and marks the drafts are handed over in.
         shared_vocabulary: token ids mean the same in both models.
         sampler: of the draft model.
         prompt: the conversation in the draft model's tokens.
+        parser: tells reasoning from the answer in what it writes behind that; needed where the
+            vocabularies differ.
         logprobs: keep the log-probability of each token under the draft model; the row is
             then read a second time.
         judge: questions of which the draft model answers one about each of its own drafts;
@@ -144,19 +159,23 @@ class Drafter:
     def __init__(
         self,
         writer: Writer,
-        target: Model,
+        target: Writer,
         *,
         shared_vocabulary: bool,
         sampler: Sampler,
         prompt: list[int],
+        parser: Parser | None = None,
         logprobs: bool = False,
         judge: Judge | None = None,
         clock: Callable[[int, float], None] | None = None,
     ) -> None:
         self.context = writer.context
         self.prompt = prompt
+        self._writer = writer
+        self._start = parser or Parser()
         self._model = writer.model
         self._target = target
+        self._marking = target.thinking if shared_vocabulary else writer.thinking
         self._shared = shared_vocabulary
         self._sampler = sampler
         self._wants_logprobs = logprobs
@@ -191,9 +210,11 @@ class Drafter:
         tokens: list[int] = []
         proposals: list[Distribution] = []
         logprobs: list[float] = []
+        parser = self._parser(answer)
+        n_closed = parser.n_closed
         shown = TextStream()
         stops = TextStream(answer.stops)
-        stops.push(answer.data)
+        stops.push(b"".join(data for channel, data in answer.runs if channel == "answer"))
         complete = stopped = False
         end_token: int | None = None
         while len(tokens) < limit and not (complete or stopped):
@@ -209,13 +230,15 @@ class Drafter:
             else:
                 tokens.append(token)
                 sequence.append(token)
-                piece = self._model.piece(token)
-                text = shown.push(piece)
-                yield Drafted(text, len(tokens))
-                stops.push(piece)
+                runs = parser.push(*self._piece(token))
+                channel = runs[0][0] if runs else parser.channel
+                text = shown.push(b"".join(data for c, data in runs if c == channel))
+                yield Drafted(text, len(tokens), channel)
+                stops.push(b"".join(data for c, data in runs if c == "answer"))
                 complete = stops.stopped
                 if stop is not None:
                     stopped = stop.push(text, logprobs[-1] if logprobs else math.nan)
+                stopped = stopped or parser.n_closed > n_closed
         if not tokens and not complete:
             return None
         draft = self._hand_over(answer, tokens, proposals, complete, end_token)
@@ -275,10 +298,38 @@ class Drafter:
         # Vocabularies that are shared may still differ in padding behind their common part.
         if self._shared and all(t < self._model.n_vocab for t in answer.tokens):
             return answer.tokens
-        return self._model.tokenize(answer.data.decode("utf-8", "ignore"))
+        said = [(channel, data.decode("utf-8", "ignore")) for channel, data in answer.runs]
+        if said and said[-1][0] == "reasoning" and not answer.parser.in_reasoning:
+            said.append(("answer", ""))
+        written = self._writer.thinking.writes(self._start, said)
+        return self._writer.encode_written(written)
+
+    def _parser(self, answer: Answer) -> Parser:
+        # In the state of the answer, of which another vocabulary has other marks.
+        if self._shared:
+            return answer.parser.copy()
+        parser = self._start.copy()
+        for token in self._own_tokens(answer):
+            parser.push(*self._piece(token))
+        return parser
+
+    def _piece(self, token: int) -> tuple[bytes, bytes]:
+        return self._model.piece(token), self._marking.controls.get(token, b"")
 
     def _shares(self, tokens: list[int]) -> bool:
-        return self._shared and all(t < self._target.n_vocab for t in tokens)
+        return self._shared and all(t < self._target.model.n_vocab for t in tokens)
+
+    def _translated(self, answer: Answer, tokens: list[int]) -> list[int]:
+        """The same text in the target's tokens, between the target's marks."""
+        parser = self._parser(answer)
+        n_closed = parser.n_closed
+        runs = [run for token in tokens for run in parser.push(*self._piece(token))]
+        said = [
+            (c, data.decode("utf-8", "ignore")) for c, data in joined([*runs, *parser.finish()])
+        ]
+        if parser.n_closed > n_closed and not (said and said[-1][0] == "answer"):
+            said.append(("answer", ""))
+        return self._target.encode_written(self._target.thinking.writes(answer.parser, said))
 
     def _hand_over(
         self,
@@ -288,16 +339,21 @@ class Drafter:
         complete: bool,
         end_token: int | None,
     ) -> Draft:
-        own_tokens = tokens
-        tokens, shared = in_target_tokens(tokens, self._model, self._target, shared=self._shared)
-        own_sizes = None if shared else [len(self._model.piece(t)) for t in own_tokens]
+        shared = self._shares(tokens)
+        own_sizes = None if shared else [len(self._model.piece(t)) for t in tokens]
+        if not shared:
+            tokens = self._translated(answer, tokens)
         complete = complete and len(tokens) <= answer.n_left
         tokens = tokens[: answer.n_left]
         drawn = shared and not self._sampler.greedy
+        pieces = [self._target.model.piece(t) for t in tokens]
+        shown = answer.seen(tokens, pieces)
         return Draft(
             tokens=tokens,
-            pieces=[self._target.piece(t) for t in tokens],
-            complete=complete,
+            pieces=pieces,
+            # Ending within its reasoning, it has not answered.
+            complete=complete and shown.channel == "answer",
+            shown=shown,
             proposals=proposals if drawn else None,
             end_token=end_token,
             own_sizes=own_sizes,

@@ -215,6 +215,8 @@ class Engine:
             prompt=prompt,
             max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
             stops=options.stop,
+            parser=request.parser(writer, prompt),
+            controls=writer.thinking.controls,
         )
         draft_context = self.draft.context if self.draft else None
         baseline = self.controller.baseline
@@ -257,17 +259,20 @@ class Engine:
         by_verdict = policy.confidence_by == "verdict"
         own_judge = self._judge(draft_writer, request.messages) if weighs and by_verdict else None
         try:
-            draft_prompt = request.tokens(draft_writer)
+            draft_prompt, draft_parser = draft_writer.following(
+                answer.parser, request.tokens(draft_writer), thinking=options.thinking
+            )
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return
         draft_writer.context.resume(draft_prompt)
         drafter = Drafter(
             draft_writer,
-            self.target.model,
+            self.target,
             shared_vocabulary=self.shared_vocabulary,
             sampler=_sampler(draft_writer, options, draft_prompt, stream=1),
             prompt=draft_prompt,
+            parser=draft_parser,
             logprobs=planned or (weighs and not by_verdict),
             judge=own_judge,
             clock=self.controller.drafted if planned else None,
@@ -277,7 +282,9 @@ class Engine:
         n_unread = partial(drafter.n_missing, answer)
         while not answer.done:
             if tail := turns.tail(answer):
-                draft: Draft | None = Draft(tail, [self.target.model.piece(t) for t in tail], False)
+                pieces = [self.target.model.piece(t) for t in tail]
+                seen = answer.seen(tail, pieces)
+                draft: Draft | None = Draft(tail, pieces, False, shown=seen)
             else:
                 limit = turns.limit(answer, n_unread)
                 stop = turns.draft_stop(answer)
@@ -369,17 +376,19 @@ class Engine:
         """
         context = speculation.context
         phase = "target_s" if context is self.target.context else "draft_s"
-        in_half = answer.stream.in_character and not self.shared_vocabulary
+        in_half = answer.in_half and not self.shared_vocabulary
         if answer.done or (n is not None and n <= 0 and not in_half):
             return  # what has to be decoded again is, together with the next draft
         with answer.timed(phase if answer.tokens else "prompt_s"):
             self._prefill(context, answer.sequence)
             speculation.begin(answer.sequence, tail)
-        shown = TextStream()
+        shown, parser, n_closed = TextStream(), answer.parser, answer.parser.n_closed
+        if stop is not None:
+            parser = parser.copy()
         stopped = False
         while not answer.done and (
             not (stopped or (n is not None and n <= 0))
-            or (answer.stream.in_character and not self.shared_vocabulary)
+            or (answer.in_half and not self.shared_vocabulary)
         ):
             with answer.timed(phase):
                 started, n_proposed = time.perf_counter(), speculation.n_proposed
@@ -389,11 +398,15 @@ class Engine:
                 self.controller.read(False, 1, seconds)
                 self.controller.baseline.observe(seconds)
             if stop is not None and not stopped:
-                pieces = [context.model.piece(t) for t in tokens if not context.model.is_eog(t)]
-                for i, piece in enumerate(pieces):
-                    if stop.push(shown.push(piece)):
+                written = [t for t in tokens if not context.model.is_eog(t)]
+                for i, token in enumerate(written):
+                    piece = context.model.piece(token)
+                    runs = parser.push(piece, answer.controls.get(token, b""))
+                    text = shown.push(b"".join(data for _, data in runs))
+                    if stop.push(text) or parser.n_closed > n_closed:
                         stopped = True
-                        if self.shared_vocabulary or not shown.in_character:
+                        in_half = shown.in_character or parser.in_marker
+                        if self.shared_vocabulary or not in_half:
                             tokens = tokens[: i + 1]  # the rest is decoded and forgotten
                         break
             yield from self._append(answer, context.model, tokens)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from parse_local.channels import Parser
 from parse_local.chat_template import Message, Tool
 from parse_local.errors import UsageError
 from parse_local.policy import Options
@@ -26,6 +27,10 @@ class Request(Protocol):
         Raises:
             UsageError: they ask for what it cannot have.
         """
+        ...
+
+    def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
+        """Tells reasoning from the answer in what the model writes behind its prompt."""
         ...
 
     def tokens(self, writer: Writer) -> list[int]:
@@ -50,6 +55,10 @@ class Chat:
     def check(self, options: Options) -> Options:
         """All of them apply."""
         return options
+
+    def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
+        """By the model's own marks."""
+        return writer.parser(prompt)
 
     def tokens(self, writer: Writer) -> list[int]:
         """The rendered conversation."""
@@ -79,6 +88,10 @@ class Completion:
         if options.accept is None and options.strategy in ("auto", "parse"):
             return replace(options, accept="exact")
         return options
+
+    def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
+        """All of it is text."""
+        return Parser()
 
     def tokens(self, writer: Writer) -> list[int]:
         """The text."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from parse_local.channels import Parser, Written
 from parse_local.chat_template import ChatTemplate, Message, Tool
 from parse_local.errors import ContextLengthError, UsageError
+from parse_local.events import Channel
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
+from parse_local.thinking import Thinking, find_marks
+
+N_END = 64
+"""Tokens at the end of a prompt that hold what a template writes to open an answer."""
 
 
 def template_of(model: Model) -> ChatTemplate:
@@ -20,6 +27,20 @@ def template_of(model: Model) -> ChatTemplate:
         end_of_turn=model.end_of_turn,
         name=model.path.name,
     )
+
+
+def thinking_of(model: Model) -> Thinking:
+    """How the model marks what it thinks, by its chat template and its vocabulary."""
+
+    def is_token(text: str) -> bool:
+        return len(model.tokenize(text, special=True)) == 1
+
+    marks = find_marks(model.chat_template or "", is_token)
+    if marks is None:
+        return Thinking()
+    tokens = {m: model.tokenize(m, special=True) for m in marks.markers}
+    controls = {t[0]: m.encode() for m, t in tokens.items() if len(t) == 1}
+    return Thinking(marks, {t: m for t, m in controls.items() if not model.piece(t)})
 
 
 @dataclass
@@ -76,6 +97,43 @@ class Writer:
         if bos is not None and tokens[:1] != [bos]:
             tokens.insert(0, bos)
         return tokens
+
+    @cached_property
+    def thinking(self) -> Thinking:
+        """How it marks what it thinks."""
+        return thinking_of(self.model)
+
+    def parser(self, prompt: Sequence[int]) -> Parser:
+        """Tells reasoning from the answer in what the model writes behind a prompt."""
+        end = (self.model.piece(t) or self.model.token_text(t).encode() for t in prompt[-N_END:])
+        return self.thinking.parser(b"".join(end).decode("utf-8", "replace"))
+
+    def following(
+        self, target: Parser, prompt: list[int], *, thinking: bool
+    ) -> tuple[list[int], Parser]:
+        """A draft model's prompt in the state of the target's: thinking, or answering.
+
+        Args:
+            target: the target's parser, behind its prompt.
+            prompt: this model's own.
+            thinking: the target may still begin to think.
+
+        Returns:
+            The prompt, and this model's parser behind it. Next to a target that marks nothing,
+            all that it writes is answer.
+        """
+        own = self.parser(prompt)
+        said: list[tuple[Channel, str]] = []
+        if target.in_reasoning:
+            said = [] if own.in_reasoning else [("reasoning", "")]
+        elif not target.marks or (own.in_reasoning and not thinking):
+            said = [("answer", "")]
+        prompt = prompt + self.encode_written(self.thinking.writes(own, said))
+        return prompt, self.parser(prompt) if target.marks else Parser()
+
+    def encode_written(self, written: Iterable[Written]) -> list[int]:
+        """Tokens of what a model has written."""
+        return [t for text, special in written for t in self.model.tokenize(text, special=special)]
 
     def close(self) -> None:
         """Free the cache and the weights."""

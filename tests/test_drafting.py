@@ -33,7 +33,7 @@ def write(
     growing = Answer(prompt=engine.target.prompt(ask(QUESTION)), max_tokens=max_tokens, **answer)
     drafter = Drafter(
         engine.draft,
-        engine.target.model,
+        engine.target,
         shared_vocabulary=engine.shared_vocabulary,
         sampler=Sampler(engine.draft.model, temperature=temperature, seed=1),
         prompt=prompt,
