@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
@@ -122,6 +122,10 @@ class Shown:
     pieces: list[bytes] = field(repr=False)
     in_marker: list[bool] = field(repr=False)
     closed: bool
+
+    def head(self, n: int) -> Shown:
+        """Of the first `n` tokens."""
+        return replace(self, pieces=self.pieces[:n], in_marker=self.in_marker[:n], closed=False)
 
 
 def show(parser: Parser, pieces: Sequence[tuple[bytes, bytes]]) -> Shown:

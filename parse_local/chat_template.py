@@ -15,9 +15,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from parse_local.errors import TemplateError
+from parse_local.thinking import skip_thinking
 
 Message = dict[str, Any]
-"""A turn: its `role` and `content`; the assistant's may have `tool_calls`."""
+"""A turn: its `role` and `content`; the assistant's may have `tool_calls`, and as
+`reasoning_content` what it thought, which its template uses or drops."""
 
 Tool = dict[str, Any]
 """A function that the model may call, as OpenAI's API describes it."""
@@ -31,13 +33,6 @@ CHATML = (
 
 # Digits survive templates that strip, trim, upper- or lower-case earlier turns.
 _ANSWER = "739104826517"
-
-# A generation prompt that ends here makes the model think first; the text
-# appended sends it straight to its answer.
-_SKIP_THINKING = {
-    "<think>": "\n\n</think>\n\n",
-    "<|START_THINKING|>": "<|END_THINKING|>",
-}
 
 
 class _Generation(Extension):
@@ -60,15 +55,6 @@ def _raise_exception(message: str) -> None:
 
 def _strftime_now(pattern: str) -> str:
     return datetime.datetime.now().strftime(pattern)
-
-
-def without_thinking(prompt: str) -> str:
-    """Close a thinking block that the end of a generation prompt opens."""
-    end = prompt.rstrip()
-    for opening, closing in _SKIP_THINKING.items():
-        if end.endswith(opening):
-            return end + closing
-    return prompt
 
 
 def merge_turns(messages: Sequence[Message]) -> list[Message]:
@@ -137,7 +123,8 @@ class ChatTemplate:
 
         Args:
             messages: the conversation, each with `role` and `content`; the last is the user's.
-            thinking: for templates that know `enable_thinking`.
+            thinking: for templates that know `enable_thinking`, `thinking` or
+                `thinking_budget`; others always let the model think, or never.
             tools: functions that the model may call.
 
         Raises:
@@ -185,6 +172,7 @@ class ChatTemplate:
             add_generation_prompt=True,
             enable_thinking=thinking,
             thinking=thinking,
+            **({} if thinking else {"thinking_budget": 0}),
             tools=list(tools) if tools else None,
             **self._variables,
         )
@@ -216,14 +204,14 @@ class ChatTemplate:
         text = self.render([*turns, asking, answer, asking])
         head, found, behind = text.rpartition(answer["content"])
         if not found or question not in behind:
-            return without_thinking(self._close_by_hand(text, question, answer["content"]))
+            return skip_thinking(self._close_by_hand(text, question, answer["content"]))
         asked, _, prompt = behind.rpartition(question)
         # Where the template opens an answer further than its generation prompt
         # does (a channel to choose, a recipient), the reply begins there.
         opened = head.rpartition(question)[2]
         if question in head and answer["content"] not in opened and opened.startswith(prompt):
             prompt = opened
-        return asked + question + without_thinking(prompt)
+        return asked + question + skip_thinking(prompt)
 
     def _close_by_hand(self, text: str, question: str, answer: str) -> str:
         # For a template that drops or rewrites earlier answers, so that no cut

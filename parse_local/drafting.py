@@ -18,7 +18,7 @@ from parse_local.channels import Parser, Shown, joined
 from parse_local.distribution import Distribution
 from parse_local.errors import GrammarError
 from parse_local.events import Channel, Drafted
-from parse_local.judge import Judge, verdicts
+from parse_local.judge import Judge, Question, verdicts
 from parse_local.llama import scores
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
@@ -82,6 +82,7 @@ class Draft:
             self,
             tokens=self.tokens[:n],
             pieces=self.pieces[:n],
+            shown=self.shown and self.shown.head(n),
             complete=False,
             proposals=self.proposals and self.proposals[: n + 1],
             end_token=None,
@@ -246,14 +247,15 @@ class Drafter:
         p_correct = None
         if self._judge is not None and tokens:
             with answer.timed("draft_s"):
-                p_correct = self._own_verdict(self._judge, sequence, complete)
+                channel = "reasoning" if parser.in_reasoning else "answer"
+                question = self._judge.about(channel, complete=complete)
+                p_correct = self._own_verdict(question, sequence)
         return replace(
             draft, logprobs=logprobs, aligned=aligned, stopped=stopped, p_correct=p_correct
         )
 
-    def _own_verdict(self, judge: Judge, sequence: list[int], complete: bool) -> float | None:
+    def _own_verdict(self, question: Question, sequence: list[int]) -> float | None:
         # Behind the sequence itself: the next draft rolls the question back.
-        question = judge.full if complete else judge.prefix
         if len(sequence) + len(question.suffix) > self.context.n_ctx:
             return None
         asked = [*sequence[len(self.context.tokens) :], *question.suffix]

@@ -350,6 +350,7 @@ class Engine:
         return found, [evidence.next_token[found.n_accept]] if evidence else []
 
     def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
+        verified = replace(verified, channel=draft.channel)
         answer.rounds.append(verified)
         n = verified.n_accept
         kept = draft.head(n)
@@ -459,7 +460,7 @@ class Engine:
         options = replace(options, accept=options.accept or "semantic")
         self._cancel.clear()
         policy = resolve(options, self.profile)
-        prompt = self.target.prompt(messages)
+        prompt = self.target.answering(self.target.prompt(messages))
         judge = self._judge(self.target, messages)
         tokens = self.target.model.tokenize(text)
         if not tokens:
@@ -490,7 +491,10 @@ class Engine:
     ) -> Judge:
         score = question == "score"
         wording = self.profile.wording
-        return make_judge(writer.model, writer.template, messages, wording, score=score)
+        marks = writer.thinking.marks
+        return make_judge(
+            writer.model, writer.template, messages, wording, score=score, marks=marks
+        )
 
     def _require_draft(self) -> Writer:
         if self.draft is None:

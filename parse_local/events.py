@@ -75,6 +75,7 @@ class Round:
             it was kept for that; None otherwise.
         read: the target's output rows for the draft were read, so that `n_exact` means
             something; a segment gets a verdict alone, or is not looked at.
+        channel: what the draft is part of; none is part of both.
     """
 
     n_draft: int
@@ -85,6 +86,7 @@ class Round:
     n_exact_chars: int = 0
     confidence: float | None = None
     read: bool = True
+    channel: Channel = "answer"
 
     def to_json(self) -> dict[str, Any]:
         """One of the `rounds` that `parse-local run --json` prints."""
@@ -98,6 +100,8 @@ class Round:
         }
         if not self.read:
             found["read"] = False
+        if self.channel != "answer":
+            found["channel"] = self.channel
         if any(b.score is not None for b in self.boundaries):
             found["score"] = [b.score for b in self.boundaries]
         if self.confidence is not None:

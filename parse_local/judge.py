@@ -9,8 +9,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from parse_local.channels import Marks
 from parse_local.chat_template import ChatTemplate, Message
 from parse_local.errors import JudgeError
+from parse_local.events import Channel
 from parse_local.policy import ScoreBy
 from parse_local.profile import JudgeWording
 
@@ -41,11 +43,28 @@ class Question:
 
 @dataclass(frozen=True)
 class Judge:
-    """The questions of a pair: for a finished answer, for an unfinished one, and for a mark."""
+    """The questions of a pair: for a finished answer, for an unfinished one, and for a mark.
+
+    `reasoning` and `reasoning_score` are asked within a block of reasoning, which they close
+    before the turn ends; None for a model that does not think.
+    """
 
     full: Question
     prefix: Question
     score: Question | None = None
+    reasoning: Question | None = None
+    reasoning_score: Question | None = None
+
+    def about(self, channel: Channel, *, complete: bool = False) -> Question:
+        """The question for a verdict."""
+        if channel == "reasoning":
+            return self.reasoning or self.prefix
+        return self.full if complete else self.prefix
+
+    def mark(self, channel: Channel) -> Question | None:
+        """The question for a mark; None where none is given."""
+        thinks = channel == "reasoning" and self.reasoning_score is not None
+        return self.reasoning_score if thinks else self.score
 
 
 def make_question(
@@ -56,6 +75,7 @@ def make_question(
     labels: Sequence[str],
     *,
     lead: str = "",
+    closing: str = "",
 ) -> Question:
     """Derive suffix and label tokens for one question.
 
@@ -69,6 +89,7 @@ def make_question(
         question: the next user turn.
         labels: replies to tell apart, two or more.
         lead: how the reply begins before the label.
+        closing: what ends a block of reasoning before the turn ends.
 
     Raises:
         JudgeError: two labels begin with the same token, so one token cannot tell them
@@ -80,7 +101,7 @@ def make_question(
             "The verdict question is blank; write one into the profile's [wording], "
             "or use --accept exact."
         )
-    text = template.suffix(messages, question) + lead
+    text = closing + template.suffix(messages, question) + lead
     suffix = tokenizer.tokenize(text, special=True)
     spelled = [tokenizer.tokenize(text + label, special=True) for label in labels]
     # A label may merge with the suffix's last character; ask from the part
@@ -107,13 +128,17 @@ def make_score_question(
     template: ChatTemplate,
     messages: Sequence[Message],
     wording: JudgeWording,
+    *,
+    closing: str = "",
 ) -> Question:
     """The question for a mark, whose labels are the digits; raises as `make_question`.
 
     Source: SpecReason (arXiv 2504.07891), which begins the reply too.
     """
     question = wording.question_score
-    return make_question(tokenizer, template, messages, question, DIGITS, lead="Score: ")
+    return make_question(
+        tokenizer, template, messages, question, DIGITS, lead="Score: ", closing=closing
+    )
 
 
 def make_judge(
@@ -123,6 +148,7 @@ def make_judge(
     wording: JudgeWording,
     *,
     score: bool = False,
+    marks: Marks | None = None,
 ) -> Judge:
     """The questions of a pair's profile for one conversation; raises as `make_question`.
 
@@ -132,12 +158,24 @@ def make_judge(
         messages: the conversation.
         wording: of the pair's profile.
         score: also the one for a mark.
+        marks: how the model marks its reasoning, None for one that does not think.
     """
-    labels = (wording.label_correct, wording.label_incorrect)
+
+    def verdict(question: str, closing: str = "") -> Question:
+        labels = (wording.label_correct, wording.label_incorrect)
+        return make_question(tokenizer, template, messages, question, labels, closing=closing)
+
+    def mark(closing: str = "") -> Question:
+        return make_score_question(tokenizer, template, messages, wording, closing=closing)
+
+    thinks = marks is not None
+    closing = marks.closing_text if marks is not None else ""
     return Judge(
-        score=make_score_question(tokenizer, template, messages, wording) if score else None,
-        full=make_question(tokenizer, template, messages, wording.question_full, labels),
-        prefix=make_question(tokenizer, template, messages, wording.question_prefix, labels),
+        score=mark() if score else None,
+        full=verdict(wording.question_full),
+        prefix=verdict(wording.question_prefix),
+        reasoning=verdict(wording.question_reasoning, closing) if thinks else None,
+        reasoning_score=mark(closing) if thinks and score else None,
     )
 
 

@@ -35,6 +35,10 @@ class JudgeWording:
         "The answer above is unfinished. Is everything in it correct so far? "
         "Reply with one word: Correct or Incorrect."
     )
+    question_reasoning: str = (
+        "The reasoning above is unfinished. Is everything in it correct so far? "
+        "Reply with one word: Correct or Incorrect."
+    )
     label_correct: str = "Correct"
     label_incorrect: str = "Incorrect"
     question_score: str = (

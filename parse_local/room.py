@@ -14,7 +14,7 @@ from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
 from parse_local.policy import LoadOptions
 from parse_local.profile import Profile
-from parse_local.writer import template_of
+from parse_local.writer import template_of, thinking_of
 
 SUFFIX_SLACK = 16
 """Cells of a fork beyond the suffix seen at load, which another conversation may render longer."""
@@ -140,10 +140,13 @@ def judge_cells(model: Model, profile: Profile, max_forks: int) -> int:
     """
     turn = [{"role": "user", "content": "?"}]
     template = template_of(model)
-    judge = make_judge(model, template, turn, profile.wording)
-    cells = max(len(judge.full.suffix), len(judge.prefix.suffix)) + SUFFIX_SLACK
+    marks = thinking_of(model).marks
+    judge = make_judge(model, template, turn, profile.wording, marks=marks)
+    asked = (judge.full, judge.prefix, judge.about("reasoning"))
+    cells = max(len(question.suffix) for question in asked) + SUFFIX_SLACK
+    closing = marks.closing_text if marks is not None else ""
     try:
-        score = make_score_question(model, template, turn, profile.wording)
+        score = make_score_question(model, template, turn, profile.wording, closing=closing)
     except JudgeError:  # said where a mark is asked for
         return cells
     return max(cells, -(-(len(score.suffix) + SUFFIX_SLACK) // max_forks))

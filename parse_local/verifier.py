@@ -185,11 +185,12 @@ class Verifier:
         )
 
     def _ask_segment(self, judge: Judge, sequence: list[int], draft: Draft, n: int) -> Boundary:
-        question = judge.score or (judge.full if draft.complete else judge.prefix)
+        score = judge.mark(draft.channel)
+        question = score or judge.about(draft.channel, complete=draft.complete)
         found = self._label_logprobs(question, sequence, draft, [n])
-        if judge.score is not None:
-            (score,), (mass,) = marks(found, by=self._policy.score_by)
-            verdict = {"score": float(score), "label_mass": float(mass)}
+        if score is not None:
+            (mark,), (mass,) = marks(found, by=self._policy.score_by)
+            verdict = {"score": float(mark), "label_mass": float(mass)}
         else:
             (p_correct,), (mass,) = verdicts(found)
             verdict = {"p_correct": float(p_correct), "label_mass": float(mass)}
@@ -204,7 +205,8 @@ class Verifier:
         if self._planner is None or self._judge is None or not cuts:
             return self._ask(sequence, draft, cuts, evidence)
         n_tokens = len(draft.tokens) - evidence.n_exact
-        n_forks = self._planner.n_forks(len(cuts), len(self._judge.prefix.suffix), n_tokens)
+        n_suffix = len(self._judge.about(draft.channel).suffix)
+        n_forks = self._planner.n_forks(len(cuts), n_suffix, n_tokens)
         if self._policy.rule == "longest" and n_forks:
             n_forks = len(cuts)
         found: list[Boundary] = []
@@ -313,7 +315,7 @@ class Verifier:
         p_correct: list[float | None] = [None] * len(cuts)
         mass: list[float | None] = [None] * len(cuts)
         if self._judge is not None and cuts:
-            question = self._judge.full if complete else self._judge.prefix
+            question = self._judge.about(draft.channel, complete=complete)
             found = self._label_logprobs(question, sequence, draft, cuts)
             p_correct, mass = (values.tolist() for values in verdicts(found))
         earlier = [b.p_correct for b in after if b.p_correct is not None]

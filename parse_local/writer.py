@@ -108,6 +108,11 @@ class Writer:
         end = (self.model.piece(t) or self.model.token_text(t).encode() for t in prompt[-N_END:])
         return self.thinking.parser(b"".join(end).decode("utf-8", "replace"))
 
+    def answering(self, prompt: list[int]) -> list[int]:
+        """A prompt behind which the answer itself begins, with nothing thought before."""
+        written = self.thinking.writes(self.parser(prompt), [("answer", "")])
+        return prompt + self.encode_written(written)
+
     def following(
         self, target: Parser, prompt: list[int], *, thinking: bool
     ) -> tuple[list[int], Parser]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from parse_local.chat_template import CHATML, ChatTemplate, Message, merge_turns, without_thinking
+from parse_local.chat_template import CHATML, ChatTemplate, Message, merge_turns
 from parse_local.errors import TemplateError
+from parse_local.thinking import skip_thinking
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 QUESTION = "Is the answer above correct? Reply with one word."
@@ -134,7 +135,7 @@ def test_prompt_answer_and_suffix_are_what_the_template_makes_of_all_turns(
     prompt = template(name).render(asked).removesuffix(opens)
     suffix = template(name).suffix(asked, QUESTION)
     # The reply begins behind a closed thinking block and what the model would write itself.
-    suffix = suffix.removesuffix(without_thinking(opens)).removesuffix(writes)
+    suffix = suffix.removesuffix(skip_thinking(opens)).removesuffix(writes)
     assert prompt + writes + "It is 42." + suffix + opens == whole
 
 
@@ -393,7 +394,7 @@ def test_any_error_inside_a_template_is_a_template_error() -> None:
     ],
 )
 def test_only_an_open_thinking_block_is_closed(prompt: str, expected: str) -> None:
-    assert without_thinking(prompt) == expected
+    assert skip_thinking(prompt) == expected
 
 
 def test_merging_leaves_alternating_turns_alone_and_copies_them() -> None:
