@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -95,6 +96,12 @@ class ChatTemplate:
         name: str = "the model",
     ) -> None:
         self.is_fallback = source is None
+        self._reasoning_names = [
+            name
+            for name in ("thinking", "reasoning")
+            if re.search(rf"""\.{name}\b|['"]{name}['"]\s+in\b|get\(['"]{name}['"]""", source or "")
+        ]
+        self._thinks_in_blocks = bool(re.search(r"""==\s*['"]thinking['"]""", source or ""))
         self._variables = {"bos_token": bos, "eos_token": eos}
         self._end_of_turn = end_of_turn or eos
         self._name = name
@@ -168,7 +175,7 @@ class ChatTemplate:
         self, messages: list[Message], thinking: bool, tools: Sequence[Tool] | None = None
     ) -> str:
         return self._template.render(
-            messages=messages,
+            messages=[self._with_reasoning(m) for m in messages],
             add_generation_prompt=True,
             enable_thinking=thinking,
             thinking=thinking,
@@ -176,6 +183,19 @@ class ChatTemplate:
             tools=list(tools) if tools else None,
             **self._variables,
         )
+
+    def _with_reasoning(self, message: Message) -> Message:
+        # Where the template looks for it. What it does with it is the template's choice.
+        reasoning = message.get("reasoning_content")
+        if not reasoning:
+            return message
+        message = {**message, **dict.fromkeys(self._reasoning_names, reasoning)}
+        if self._thinks_in_blocks:
+            text = {"type": "text", "text": message.get("content") or ""}
+            return {**message, "content": [{"type": "thinking", "thinking": reasoning}, text]}
+        if "thinking" in self._reasoning_names and message.get("tool_calls"):
+            return {**message, "content": ""}  # gpt-oss's takes one of the two before a call
+        return message
 
     def suffix(self, messages: Sequence[Message], question: str) -> str:
         """What follows an answer when `question` is the next user turn, up to the reply to it.

@@ -341,7 +341,10 @@ def answer_options(command: Command) -> Command:
                 help="End the answer at TEXT; may be given again.",
             ),
             click.option(
-                "--think", "thinking", is_flag=True, help="Let a model that can think do so."
+                "--think/--no-think",
+                "thinking",
+                help="Let the model think before it answers, where it can be told to. "
+                "[default: off; models that always think do]",
             ),
         ],
     )

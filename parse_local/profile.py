@@ -27,16 +27,13 @@ class JudgeWording:
     """The verdict question; a finished answer and an unfinished one get different ones.
 
     An unfinished answer cannot be "correct", so the same question for both
-    pushes early prefixes below any useful threshold.
+    pushes early prefixes below any useful threshold. What a model thinks before its answer
+    has a question of its own.
     """
 
     question_full: str = "Is the answer above correct? Reply with one word: Correct or Incorrect."
     question_prefix: str = (
         "The answer above is unfinished. Is everything in it correct so far? "
-        "Reply with one word: Correct or Incorrect."
-    )
-    question_reasoning: str = (
-        "The reasoning above is unfinished. Is everything in it correct so far? "
         "Reply with one word: Correct or Incorrect."
     )
     label_correct: str = "Correct"
@@ -45,6 +42,10 @@ class JudgeWording:
         "Look at the last paragraph of the answer above only. Are its facts right, and does it "
         "follow from what comes before? Style and usefulness do not count. Give it a mark: one "
         "digit from 0 (wrong) to 9 (right)."
+    )
+    question_reasoning: str = (
+        "The reasoning above is unfinished. Is everything in it correct so far? "
+        "Reply with one word: Correct or Incorrect."
     )
 
 

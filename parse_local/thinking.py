@@ -63,13 +63,13 @@ class Tags(Marks):
 
     def writes(self, parser: Parser, runs: Sequence[tuple[Channel, str]]) -> Iterator[Written]:
         """See `Marks`."""
-        inside = parser.channel == "reasoning"
+        inside, padded = parser.channel == "reasoning", False
         for channel, text in runs:
             if channel == "reasoning" and not inside:
                 yield self.opening_text, True
             elif channel == "answer" and inside:
-                yield self.closing_text, True
-            inside = channel == "reasoning"
+                yield self.closing_text[len(self.pad) * padded :], True
+            inside, padded = channel == "reasoning", text.endswith(self.pad)
             yield text, False
 
 

@@ -32,6 +32,10 @@ TOKENS = {  # bos, eos, end of turn, as the models' vocabularies have them
     "summarises-answers": ("<s>", "</s>", ""),
     "drops-answers-inst": ("<s>", "</s>", ""),
     "ignores-system": ("<s>", "</s>", ""),
+    "gemma4": ("<bos>", "<eos>", "<turn|>"),
+    "seed-oss": ("<seed:bos>", "<seed:eos>", "<seed:eos>"),
+    "apriel": ("<s>", "<|end|>", "<|end|>"),
+    "magistral": ("<s>", "</s>", ""),
 }
 CHATML_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|im_end|>")
 
@@ -62,6 +66,13 @@ SUFFIXES = {
     # An answer follows "ASSISTANT: ", with a space that the generation prompt leaves out.
     "ignores-system": f"</s>\nUSER: {QUESTION}\nASSISTANT: ",
     "marks-training": CHATML_SUFFIX,
+    "gemma4": f"<turn|>\n<|turn>user\n{QUESTION}<turn|>\n<|turn>model\n"
+    "<|channel>thought\n<channel|>",
+    "seed-oss": f"<seed:eos><seed:bos>user\n{QUESTION}<seed:eos><seed:bos>assistant\n"
+    "<seed:think>The budget is 0.</seed:think>",
+    "apriel": f"\n<|end|>\n<|begin_user|>\n{QUESTION}\n<|begin_assistant|>\n"
+    "Here are my reasoning steps:\n\n[BEGIN FINAL RESPONSE]\n\n",
+    "magistral": f"</s>[INST]{QUESTION}[/INST]",
 }
 
 
@@ -77,6 +88,9 @@ OPENS_THINKING = {
     "qwen3": "<think>\n\n</think>\n\n",
     "deepseek-r1": "<think>\n",
     "command-r": "<|START_THINKING|>",
+    "gemma4": "<|channel>thought\n<channel|>",
+    "seed-oss": "<seed:think>The budget is 0.</seed:think>",
+    "apriel": "Here are my reasoning steps:\n",
 }
 MODEL_WRITES = {"harmony": "<|channel|>final<|message|>", "ignores-system": " "}
 REWRITE_ANSWERS = {
@@ -387,6 +401,7 @@ def test_any_error_inside_a_template_is_a_template_error() -> None:
         ("<｜Assistant｜><think>", "<｜Assistant｜><think>\n\n</think>\n\n"),
         ("<think>\n\n</think>\n\n", "<think>\n\n</think>\n\n"),
         ("What is <think>?\n<|im_start|>assistant\n", "What is <think>?\n<|im_start|>assistant\n"),
+        ("<seed:bos>assistant\n<seed:think>", "<seed:bos>assistant\n<seed:think></seed:think>"),
         (
             "<|CHATBOT_TOKEN|><|START_THINKING|>",
             "<|CHATBOT_TOKEN|><|START_THINKING|><|END_THINKING|>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Protocol, TextIO
@@ -12,6 +13,7 @@ from parse_local.policy import Options
 from parse_local.profile import Profile
 from parse_local.terminal.interrupt import interruptible, silent_keyboard
 from parse_local.terminal.live import AnswerView
+from parse_local.terminal.reasoning import ReasoningView
 
 
 class AnswersProtocol(Protocol):
@@ -73,8 +75,11 @@ def show_answer(
         ParseLocalError: as `Engine.stream`; text that was final by then stays on the screen.
     """
     events = interruptible(engine, engine.stream(messages, options))
+    reasoning = ReasoningView(sys.stdout) if out is None else None
     with silent_keyboard(), AnswerView(out) as view, closing(events):
         for event in events:
+            if reasoning is not None:
+                reasoning.show(event)
             view.show(event)
             if watch is not None:
                 watch(event)

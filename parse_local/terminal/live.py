@@ -11,7 +11,17 @@ from typing import TextIO
 
 from rich.console import Console
 
-from parse_local.events import Accepted, Drafted, Event, Finished, Result, RolledBack, Text
+from parse_local.events import (
+    Accepted,
+    Channel,
+    Drafted,
+    Event,
+    Finished,
+    Result,
+    RolledBack,
+    Text,
+    Verified,
+)
 from parse_local.terminal.cells import visible
 from parse_local.terminal.painter import Painter, wraps_again
 
@@ -71,6 +81,7 @@ class AnswerView:
             )
         self._kept = ""  # accepted, but its Text has not come yet
         self._tail = ""  # all that is provisional: `_kept`, then the running draft
+        self._channel: Channel = "answer"  # of the draft that is being decided on
         self._ends_line = True
         self.result: Result | None = None
 
@@ -90,6 +101,12 @@ class AnswerView:
     def show(self, event: Event) -> None:
         """Draw what one event changes."""
         match event:
+            case Drafted(channel="reasoning") | Text(channel="reasoning"):
+                pass
+            case Verified(round=round):
+                self._channel = round.channel
+            case Accepted() | RolledBack() if self._channel == "reasoning":
+                pass
             case Drafted(text=text):
                 self._tail += text
                 self._paint("")
