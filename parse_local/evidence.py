@@ -10,7 +10,9 @@ import numpy.typing as npt
 from parse_local.accept import speculative_step
 from parse_local.calibration.features import evidence_terms
 from parse_local.distribution import Distribution
+from parse_local.events import TokenLogprob
 from parse_local.llama import scores
+from parse_local.llama.logprobs import LogprobReader
 from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
 
@@ -32,6 +34,7 @@ class Evidence:
             It is a proposal like any other: dropped, answers would end too rarely.
         token_scores: also keep `logprobs`, `ranks` and `entropies`.
         n_threads: CPU threads for reading the rows.
+        reader: reads what is reported of the tokens, None where nobody asked.
     """
 
     def __init__(
@@ -45,11 +48,16 @@ class Evidence:
         end_token: int | None = None,
         token_scores: bool = False,
         n_threads: int = 1,
+        reader: LogprobReader | None = None,
     ) -> None:
         self.n_exact = 0
         """Tokens from the start that are the target's own choice."""
         self.next_token: dict[int, int] = {}
         """The target's own next token behind the exact prefix and behind each cut."""
+        self.read: list[TokenLogprob] = []
+        """What is reported of the draft's tokens, from the first one on: those that may stay."""
+        self.next_read: dict[int, TokenLogprob] = {}
+        """The same of `next_token`."""
         n = len(tokens) if token_scores else 0
         self.logprobs: npt.NDArray[np.float32] = np.full(n, np.nan, np.float32)
         """Log-probability of each token (nats), empty where not asked for."""
@@ -68,6 +76,8 @@ class Evidence:
         self._end_token = end_token
         self._token_scores = token_scores
         self._n_threads = n_threads
+        self._reader = reader
+        self._last_cut = max(cuts, default=0)
         self._exact = True
 
     def add(self, start: int, rows: Rows) -> None:
@@ -79,9 +89,15 @@ class Evidence:
         if self._sampler.argmax_only or self._token_scores:
             choices = self._read(start, rows)
         for i in range(start, start + len(rows)):
+            row = rows.at(i - start)
+            may_stay = i < len(self._tokens) and (self._exact or i < self._last_cut)
+            if self._reader is not None and may_stay:
+                self.read.append(self._reader.read(row, self._tokens[i]))
             if self._exact or i in self._cuts:
                 choice = None if choices is None else choices[i - start]
-                self._look(i, rows.at(i - start), choice)
+                self._look(i, row, choice)
+                if self._reader is not None and i in self.next_token:
+                    self.next_read[i] = self._reader.read(row, self.next_token[i])
 
     def _read(self, start: int, rows: Rows) -> list[int] | None:
         end = start + len(rows)

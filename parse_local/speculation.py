@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from parse_local.errors import SpeculatorError
+from parse_local.events import TokenLogprob
 from parse_local.learning import Account, Rate
 from parse_local.llama.context import Context
+from parse_local.llama.logprobs import LogprobReader
 from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
 
@@ -192,6 +194,10 @@ class Speculation:
         self._governor = governor
         self._tail = Tail()
         self._failed = False
+        self.reader: LogprobReader | None = None
+        """What to read of the output rows, None where nobody asked."""
+        self.read: list[TokenLogprob] = []
+        """What it has read of the tokens of the last step."""
         self.start_count()
 
     def start_count(self) -> None:
@@ -243,12 +249,15 @@ class Speculation:
         return tokens
 
     def _write(self, sequence: list[int], proposal: list[int], sampler: Sampler) -> list[int]:
-        if not proposal:
+        self.read = []
+        if not proposal and self.reader is None:
             return [sampler.advance(self.context, sequence[-1], sequence)]
         tokens: list[int] = []
         rows = self._rows([sequence[-1], *proposal])
         for proposed, row in zip([*proposal, None], rows, strict=False):
             tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
+            if self.reader is not None:
+                self.read.append(self.reader.read(row, tokens[-1]))
             if tokens[-1] != proposed or self.context.model.is_eog(tokens[-1]):
                 break
         return tokens

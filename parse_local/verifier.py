@@ -17,6 +17,7 @@ from parse_local.events import Boundary, Round
 from parse_local.evidence import Evidence
 from parse_local.judge import Judge, Question, marks, verdicts
 from parse_local.llama.context import Context
+from parse_local.llama.logprobs import LogprobReader
 from parse_local.llama.sampler import Sampler
 from parse_local.planner import places
 from parse_local.policy import Policy
@@ -56,6 +57,7 @@ class Verifier:
             all and asks for all at once.
         clock: told of each verify pass and each batch of questions: whether hardly any of
             its output rows are read, number of tokens, seconds.
+        reader: reads what is reported of the tokens' log-probabilities.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Verifier:
         sequential: bool = False,
         planner: EvidencePlanner | None = None,
         clock: Callable[[bool, int, float], None] | None = None,
+        reader: LogprobReader | None = None,
     ) -> None:
         self._context = context
         self._sequential = sequential
@@ -76,6 +79,7 @@ class Verifier:
         self._policy = policy
         self._planner = planner
         self._clock = clock
+        self._reader = reader
 
     def verify(self, sequence: list[int], draft: Draft) -> tuple[Round, Evidence | None]:
         """Decide how much of a draft stays.
@@ -288,6 +292,7 @@ class Verifier:
             end_token=draft.end_token,
             token_scores=token_scores or self._policy.needs_logprobs,
             n_threads=self._context.n_threads,
+            reader=self._reader,
         )
         missing = sequence[self._context.sync(sequence) :]
         # Before the row of the draft's first token: the state to come back to.

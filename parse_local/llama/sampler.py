@@ -78,6 +78,7 @@ class Sampler:
         """The token is the row's arg-max and nothing else has to be looked at."""
         self.n_history = PENALTY_LAST_N if grammar is None else sys.maxsize
         """Tokens before a row that matter, counted from the last."""
+        self._top_p, self._min_p = top_p, min_p
         self._n_keep = 1 if self.greedy else min(max(top_k, 0), model.n_vocab)  # 0: no top-k
         if self.greedy and not self._penalty:
             return
@@ -191,11 +192,29 @@ class Sampler:
                 enough = self._n_keep + len(recent or ())
                 if len(ids) == self._n_vocab or (self._n_keep and len(allowed) >= enough):
                     break
+                if len(allowed) and not self.greedy and not recent:
+                    logits = row.array[0]
+                    if self._others_go(logits[allowed], logits[ids].min()):
+                        break
             if len(allowed):
                 return self._apply(row, np.sort(allowed), recent)
         raise GrammarError(
             "No token of the model goes on as the grammar demands; allow more there, or end it."
         )
+
+    def _others_go(self, logits: Logits, most: float) -> bool:
+        # Whether top-p and min-p leave the same of these tokens whatever others there are, none
+        # of which has a logit above `most`, and leave none of those.
+        order = np.sort(logits.astype(np.float64))[::-1]
+        weights, other = np.exp(order - order[0]), np.exp(most - order[0])
+        if other >= self._min_p:
+            return False
+        n_others = (self._n_keep or self._n_vocab) - len(logits)
+        reached, total = weights.cumsum(), weights.sum()
+        least = np.searchsorted(reached, self._top_p * total)
+        greatest = np.searchsorted(reached, self._top_p * (total + n_others * other))
+        n_left = int((weights >= self._min_p).sum())
+        return bool(min(least + 1, n_left) == min(greatest + 1, n_left))
 
     def _likely(self, row: Rows, recent: Sequence[int] | None) -> Iterator[npt.NDArray[np.int32]]:
         # The likeliest token, some of the likeliest, all: each time with those that a penalty
