@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -66,7 +67,8 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
     merged: list[Message] = []
     for message in messages:
         role = "user" if message["role"] == "system" else message["role"]
-        if merged and merged[-1]["role"] == role:
+        plain = role != "tool" and "tool_calls" not in message
+        if plain and merged and merged[-1]["role"] == role and "tool_calls" not in merged[-1]:
             merged[-1]["content"] += "\n\n" + message["content"]
         else:
             merged.append({**message, "role": role})
@@ -138,11 +140,13 @@ class ChatTemplate:
             TemplateError: the template refuses these messages even with system
                 turns folded into user turns, or leaves the tools out.
         """
+        messages = [self._turn(message) for message in messages]
         text = self._render_somehow(messages, thinking, tools)
-        if tools and not all(tool["function"]["name"] in text for tool in tools):
+        calls = [call for message in messages for call in message.get("tool_calls", ())]
+        if not all(named["function"]["name"] in text for named in [*(tools or ()), *calls]):
             raise TemplateError(
-                f"The chat template of {self._name} has no place for tools; leave out `tools`, "
-                "or use a model that was trained to call them."
+                f"The chat template of {self._name} has no place for tools and their calls; leave "
+                "them out, or use a model that was trained to call tools."
             )
         return text
 
@@ -161,6 +165,38 @@ class ChatTemplate:
                 f"The chat template of {self._name} refuses this conversation ({error}); "
                 "start a new one, or use another model."
             ) from error
+
+    def _turn(self, message: Message) -> Message:
+        # Calls may come without content, and with arguments that OpenAI's API has as a text.
+        turn = {**message, "content": message.get("content") or ""}
+        if not turn.pop("tool_calls", None):
+            return turn
+        calls = []
+        for call in message["tool_calls"]:
+            function, arguments = call["function"], call["function"].get("arguments") or {}
+            if isinstance(arguments, str) and not self._wants_arguments_as_text:
+                with suppress(ValueError):  # the template writes it as it is
+                    arguments = json.loads(arguments)
+            elif not isinstance(arguments, str) and self._wants_arguments_as_text:
+                arguments = _tojson(arguments)
+            calls.append({**call, "function": {**function, "arguments": arguments}})
+        return {**turn, "tool_calls": calls}
+
+    @cached_property
+    def _wants_arguments_as_text(self) -> bool:
+        # Most templates write an object as JSON; some join texts, or show an object as Python does.
+        call = {"name": "f", "arguments": {"argument": _ANSWER}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+        turns: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": "a1b2c3d4e"}]},
+            {"role": "tool", "content": "!", "tool_call_id": "a1b2c3d4e", "name": "f"},
+        ]
+        turns[1]["tool_calls"][0] |= {"type": "function", "function": call}
+        try:
+            return f'"argument": "{_ANSWER}"' not in self._render(turns, False, [tool])
+        except Exception:
+            return True
 
     @cached_property
     def _drops_system(self) -> bool:

@@ -1,0 +1,261 @@
+"""Calls of functions in what a model writes, told from its text as the bytes arrive (pure).
+
+Every family writes calls in its own way, and its chat template shows which. From an opening
+marker on nothing is text until it is clear what it is: a call that is complete and names a
+function, or text after all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parse_local.events import ToolCall
+
+Tool = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How a family of models writes calls.
+
+    Args:
+        hint: what the chat templates of these models contain.
+        openings: markers that begin calls.
+        closing: what ends one; "" for the end of the answer.
+        read: what stands between the two → calls, None where it is none.
+        first: an opening counts only at the beginning of the answer.
+        inner: further markers.
+    """
+
+    hint: str
+    openings: tuple[str, ...]
+    closing: str
+    read: Callable[[str, Mapping[str, Any]], list[ToolCall] | None]
+    first: bool = False
+    inner: tuple[str, ...] = ()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that may be control tokens of their own."""
+        return tuple(m for m in (*self.openings, self.closing, *self.inner) if m)
+
+
+def find_format(template: str) -> CallFormat | None:
+    """The format that a chat template asks for; None where it knows no calls."""
+    return next((f for f in FORMATS if f.hint in template), None)
+
+
+class CallScanner:
+    """Takes the bytes of an answer and gives back those that are text.
+
+    Args:
+        form: of the calls; None takes everything for text.
+        tools: what may be called. Other names are text, not calls.
+    """
+
+    def __init__(self, form: CallFormat | None, tools: Sequence[Tool] = ()) -> None:
+        self.calls: list[ToolCall] = []
+        self._form = form
+        self._parameters = {
+            t["function"]["name"]: t["function"].get("parameters") or {} for t in tools
+        }
+        self._openings = [o.encode() for o in form.openings] if form else []
+        self._closing = form.closing.encode() if form else b""
+        self._held = b""
+        self._opened = b""  # the marker that has begun a call
+        self._begun = False  # the answer has text already
+
+    @property
+    def holding(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._held or self._opened)
+
+    def push(self, data: bytes) -> bytes:
+        """Take bytes of the answer; returns what is certainly text."""
+        if self._form is None:
+            return data
+        self._held += data
+        text = b""
+        while (found := self._step()) is not None:
+            text += found
+        return text
+
+    def finish(self) -> bytes:
+        """Nothing follows: what is held back is a call without its end, or text."""
+        rest = self._opened + self._held
+        if self._opened and self._call(self._held):
+            rest = b""
+        self._opened, self._held = b"", b""
+        return self._text(rest, last=True)
+
+    def _step(self) -> bytes | None:
+        # What has become text; None where that takes more bytes.
+        if self._opened:
+            at = self._held.find(self._closing) if self._closing else -1
+            if at < 0:
+                return None
+            body, rest = self._held[:at], self._held[at + len(self._closing) :]
+            text = b"" if self._call(body) else self._opened + body + self._closing
+            self._opened, self._held = b"", rest
+            return self._text(text)
+        places = [(i, o) for o in self._openings if (i := self._held.find(o)) >= 0]
+        places = [(i, o) for i, o in places if self._counts(self._held[:i])]
+        if places:
+            at, self._opened = min(places)
+            text, self._held = self._held[:at], self._held[at + len(self._opened) :]
+            return self._text(text.rstrip())
+        n = self._n_open()
+        text = self._held[: len(self._held) - n]
+        if not text:
+            return None
+        self._held = self._held[len(text) :]
+        return self._text(text)
+
+    def _counts(self, before: bytes) -> bool:
+        assert self._form is not None
+        return not (self._form.first and (self._begun or before.strip()))
+
+    def _n_open(self) -> int:
+        # Bytes at the end that may begin an opening marker, and white space before it.
+        held = self._held
+        longest = 0
+        for opening in self._openings:
+            for n in range(min(len(opening) - 1, len(held)), longest, -1):
+                if held.endswith(opening[:n]) and self._counts(held[:-n]):
+                    longest = n
+                    break
+        before = held[: len(held) - longest]
+        if longest or self._counts(before):
+            longest += len(before) - len(before.rstrip())
+        return longest
+
+    def _text(self, text: bytes, *, last: bool = False) -> bytes:
+        if self.calls and not text.strip():  # between calls, and behind them
+            return b""
+        self._begun = self._begun or bool(text.strip())
+        return text
+
+    def _call(self, body: bytes) -> bool:
+        assert self._form is not None
+        text = self._opened.decode() if self._opened in _PART_OF_CALL else ""
+        text += body.decode("utf-8", "replace")
+        found = self._form.read(text, self._parameters)
+        known = bool(found) and all(call.name in self._parameters for call in found or ())
+        if known:
+            self.calls += found or ()
+        return known
+
+
+# JSON
+
+
+def _values(text: str) -> Iterator[Any]:
+    # JSON values that follow one another, with or without a separator.
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        if text[at] in " \t\r\n;,":
+            at += 1
+            continue
+        value, at = decoder.raw_decode(text, at)
+        yield value
+
+
+def _read_json(text: str, _: Mapping[str, Any]) -> list[ToolCall] | None:
+    """One or several objects with a name and its arguments, or a list of them."""
+    try:
+        values = list(_values(text))
+    except (ValueError, RecursionError):
+        return None
+    objects = [o for v in values for o in (v if isinstance(v, list) else [v])]
+    calls = [_of_object(o) for o in objects]
+    return None if not calls or None in calls else [c for c in calls if c is not None]
+
+
+def _of_object(found: Any) -> ToolCall | None:
+    if not isinstance(found, dict):
+        return None
+    if isinstance(found.get("function"), dict):  # as OpenAI's API has it
+        found = found["function"]
+    name = found.get("name") or found.get("function")
+    arguments = found.get("arguments", found.get("parameters", {}))
+    if isinstance(arguments, str):  # some models write JSON within JSON
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _named(name: str, arguments: str) -> ToolCall | None:
+    return _of_object({"name": name, "arguments": arguments})
+
+
+# other notations
+
+_TAGGED = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|$)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]")
+
+
+def _read_tagged(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | None:
+    """JSON; or `<function=name>` around JSON, or around a tag for each parameter."""
+    if "<function=" not in text:
+        return _read_json(text, parameters)
+    calls = []
+    for name, body in _TAGGED.findall(text):
+        if body.strip().startswith("{"):
+            calls.append(_named(name, body))
+        else:
+            types = parameters.get(name, {}).get("properties", {})
+            arguments = {k: _value(v, types.get(k)) for k, v in _PARAMETER.findall(body)}
+            calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+    return None if None in calls else [c for c in calls if c is not None]
+
+
+def _value(text: str, schema: Any) -> Any:
+    # A parameter is a text unless its schema says otherwise.
+    if isinstance(schema, dict) and schema.get("type") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _read_mistral(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | None:
+    """A list of objects; or names, each with `[ARGS]` and its arguments."""
+    parts = [part for part in text.split("[TOOL_CALLS]") if part.strip()]
+    calls: list[ToolCall] = []
+    for part in parts:
+        found = _MISTRAL.match(part)
+        if found is None:
+            more = _read_json(part, parameters)
+        else:
+            call = _named(found[1], part[found.end() :])
+            more = None if call is None else [call]
+        if more is None:
+            return None
+        calls += more
+    return calls
+
+
+_PART_OF_CALL = (b"{", b"<function=")
+# Openings that are no mere markers.
+
+FORMATS = (
+    CallFormat("[TOOL_CALLS]", ("[TOOL_CALLS]",), "", _read_mistral, inner=("[ARGS]", "[CALL_ID]")),
+    CallFormat("<tool_call>", ("<tool_call>",), "</tool_call>", _read_tagged),
+    CallFormat("<|tool_call|>", ("<|tool_call|>",), "", _read_json),
+    CallFormat("functools[", ("functools",), "", _read_json),
+    CallFormat("<function=", ("<function=",), "</function>", _read_tagged),
+    CallFormat("<|python_tag|>", ("<|python_tag|>", "{"), "", _read_json, first=True),
+    CallFormat('"parameters":', ("{",), "", _read_json, first=True),
+)
+"""Mistral; Hermes, Qwen and many others, Qwen3-Coder's tags too; Granite and Phi-4-mini;
+Firefunction; functionary for Llama 3.1; Llama 3.1 and later, whose calls are a whole answer."""
