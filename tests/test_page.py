@@ -84,20 +84,17 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture
-def new_page(browser: Any, server: Running) -> Iterator[Callable[..., Page]]:
-    """Opens a page of its own storage; closed and checked after the test."""
-    contexts, errors, requests = [], [], []
+@pytest.fixture(scope="module")
+def watched(browser: Any) -> Iterator[Callable[..., Page]]:
+    """Opens a page of its own storage, which is watched until the end of the module."""
+    errors, requests = [], []
 
-    def new(url: str = "", **arguments: Any) -> Page:
-        arguments = {"viewport": {"width": 900, "height": 700}, **arguments}
-        contexts.append(browser.new_context(**arguments))
-        page: Page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+    def new(**arguments: Any) -> Page:
+        page: Page = browser.new_context(**arguments).new_page()
+        page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if bad(message) else None)
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(url or server.url)
         return page
 
     def bad(message: Any) -> bool:
@@ -105,16 +102,26 @@ def new_page(browser: Any, server: Running) -> Iterator[Callable[..., Page]]:
         return message.type == "error" and "Failed to load resource" not in message.text
 
     yield new
-    for context in contexts:
-        context.close()
     assert errors == []
     here = re.compile(r"(http://127\.0\.0\.1:\d+/|data:|blob:http://127)")
     assert [url for url in requests if not here.match(url)] == []
 
 
+@pytest.fixture(scope="module")
+def tab(watched: Callable[..., Page]) -> Page:
+    return watched()
+
+
 @pytest.fixture
-def page(new_page: Callable[..., Page]) -> Page:
-    return new_page()
+def page(tab: Page, server: Running) -> Iterator[Page]:
+    """The page, freshly opened and without anything kept."""
+    tab.set_viewport_size({"width": 900, "height": 700})
+    tab.emulate_media(color_scheme="light")
+    tab.goto(server.url)
+    yield tab
+    tab.unroute_all(behavior="ignoreErrors")
+    tab.evaluate("localStorage.clear(), sessionStorage.clear()")
+    tab.goto("about:blank")
 
 
 def chunk(text: str | None = None, source: str = "target", **more: Any) -> dict[str, Any]:
@@ -184,7 +191,7 @@ def answering(page: Page, *chunks: dict[str, Any], status: int = 200, **more: An
         asked.append(route.request.post_data_json)
         route.fulfill(status=status, body=body, **more)
 
-    page.unroute("**/v1/chat/completions")
+    page.unroute("**/v1/chat/completions")  # an earlier answer
     page.route("**/v1/chat/completions", answer)
     return asked
 
@@ -241,10 +248,11 @@ def test_escape_stops_and_what_is_final_stays(page: Page, server: Running) -> No
 
 
 def test_a_key_is_asked_for_where_the_server_wants_one(
-    new_page: Callable[..., Page], pair: Callable[[], Any]
+    watched: Callable[..., Page], pair: Callable[[], Any]
 ) -> None:
     with serving(pair, api_key="correct horse") as guarded:
-        page = new_page(guarded.url)
+        page = watched()
+        page.goto(guarded.url)
         field = page.locator("#asked-key")
         field.fill("wrong")
         field.press("Enter")
@@ -397,3 +405,419 @@ def test_what_a_model_writes_stays_text(page: Page, colours: bool) -> None:
     expect(text.locator("pre")).to_have_text(attack)
     expect(text.locator("td")).to_have_text(attack)
     expect(page.locator(".said")).to_have_text(attack)
+
+
+# while it is written
+
+LIVE = """async (steps) => {
+  const { Answer } = await import("/answer.js");
+  const { LiveView } = await import("/answer_view.js");
+  const answer = new Answer();
+  const view = new LiveView(answer);
+  document.getElementById("turns").replaceChildren(view.node);
+  const seen = [];
+  for (const step of steps) {
+    if (typeof step === "number") await new Promise((done) => setTimeout(done, step));
+    else answer.apply(step);
+    view.paint();
+    const shown = (node) => node.textContent;
+    seen.push([shown(view.rendered), ...[view.final, view.struck, view.draft].map(shown)]);
+  }
+  return seen;
+}"""
+
+
+def test_drafts_are_dim_struck_where_rejected_and_then_gone(page: Page) -> None:
+    verified, accepted, rolled_back, text = decided("A mutex", " is a cat")
+    steps = [
+        drafted("A mutex"),
+        drafted(" is a cat"),
+        verified,
+        accepted,
+        rolled_back,
+        text,
+        chunk(" locks.\n\nNext"),
+        drafted(" par"),
+        800,
+    ]
+    seen = page.evaluate(LIVE, steps)
+    assert seen == [
+        ["", "", "", "A mutex"],
+        ["", "", "", "A mutex is a cat"],
+        ["", "", "", ""],
+        ["", "A mutex", "", ""],
+        ["", "A mutex", " is a cat", ""],
+        ["", "A mutex", " is a cat", ""],
+        ["", "A mutex locks.\n\nNext", " is a cat", ""],
+        ["", "A mutex locks.\n\nNext", " is a cat", " par"],
+        ["", "A mutex locks.\n\nNext", "", " par"],
+    ]
+    colours = page.evaluate(
+        """() => ["body", ".draft", ".tail"].map(
+            (name) => getComputedStyle(document.querySelector(name)).color)"""
+    )
+    assert colours[0] == colours[2] != colours[1]
+    assert page.locator(".draft, .rejected").evaluate_all(
+        "nodes => nodes.map(node => node.ariaHidden)"
+    ) == ["true", "true"]
+
+
+def test_whole_blocks_are_rendered_while_the_next_is_written(page: Page) -> None:
+    seen = page.evaluate(
+        LIVE, [chunk("**One**\n\n"), chunk("Two\n"), chunk("\n- th"), chunk("ree\n")]
+    )
+    assert [step[0] for step in seen] == ["", "One", "One", "OneTwo"]
+    assert seen[-1][1] == "- three\n"
+
+
+def test_reasoning_is_apart_and_closed(page: Page) -> None:
+    reasoning = {"choices": [{"delta": {"reasoning_content": "Let me see."}}]}
+    answering(page, drafted("Let me see.", "reasoning"), reasoning, chunk("Four."))
+    ask(page)
+    box = page.locator("details.reasoning")
+    assert box.evaluate("node => node.open") is False
+    expect(page.locator(".answer .text")).to_have_text("Four.")
+    box.locator("summary").click()
+    expect(box.locator("div")).to_have_text("Let me see.")
+    asked = answering(page, chunk("Five."))
+    ask(page, "And now?")
+    assert asked[0]["messages"][1] == {"role": "assistant", "content": "Four."}
+
+
+def test_screen_readers_get_sentences(page: Page) -> None:
+    said = """async ([pieces, region]) => {
+      const { Speech } = await import("/speech.js");
+      const speech = new Speech(document.createElement("div"));
+      let text = "";
+      for (const piece of pieces) speech.follow((text += piece));
+      speech.follow(text, true);
+      return [...speech.region.children].map((child) => child.textContent);
+    }"""
+    pieces = ["It", " is", " 3", ".", "5", " m", ". ", "Yes", "!\n", "A", " list"]
+    assert page.evaluate(said, [pieces, None]) == ["It is 3.5 m.", "Yes!", "A list"]
+    long = ["word "] * 70  # no sentence in sight
+    assert page.evaluate(said, [long, None]) == [("word " * 60).strip(), ("word " * 10).strip()]
+    answering(page, chunk("One"), drafted("."), *decided(". Two", "!"), chunk(". Three"))
+    ask(page)
+    spoken = page.locator("#spoken")
+    assert spoken.get_attribute("aria-live") == "polite"
+    assert " ".join(spoken.locator("p").all_inner_texts()) == "One. Two. Three"
+
+
+# who wrote what
+
+
+def test_colours_show_who_wrote_what_and_verdicts(page: Page) -> None:
+    answering(page, *JUDGED)
+    ask(page)
+    legend = page.locator("#legend")
+    expect(legend).to_be_hidden()
+    expect(page.locator(".mark").first).to_be_hidden()
+    page.get_by_role("button", name="Colours").click()
+    expect(legend).to_be_visible()
+    text = page.locator(".answer .text")
+    assert (
+        "".join(text.locator(".by-draft").all_text_contents())
+        == "Mutexes lock. They 🎉 work Use them."
+    )
+    assert text.locator(".by-target").all_text_contents() == [" well."]
+    shades = text.locator("span").evaluate_all(
+        "nodes => nodes.map(node => getComputedStyle(node).backgroundColor)"
+    )
+    assert len(set(shades)) == 2
+    tip = page.get_by_role("tooltip")
+    text.get_by_text("Mutexes lock.").hover()
+    expect(tip).to_have_text("Kept up to here: 2 tokensP(Correct) 0.981")
+    text.get_by_text("They").hover()
+    expect(tip).to_have_text(
+        "5 of 6 drafted tokens kept"
+        "P(Correct) 0.964"
+        "Next boundary, 6 tokens: P(Correct) 0.412"
+        "Exactly the target's own words: the first 5"
+        "Dropped: always."
+    )
+    page.mouse.move(1, 1)
+    expect(tip).to_be_hidden()
+
+
+def test_verdicts_can_be_walked_with_the_keyboard(page: Page) -> None:
+    answering(page, *JUDGED)
+    ask(page)
+    page.get_by_role("button", name="Colours").press("Enter")
+    page.locator(".mark").first.focus()
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text("2 tokens")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("5 of 6")
+    name = page.evaluate("document.activeElement.ariaLabel")
+    assert name.startswith("Verdict: 5 of 6 drafted tokens kept. P(Correct) 0.964. ")
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("All 2 drafted tokens kept")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    assert page.locator(".mark").evaluate_all("marks => marks.map(m => m.tabIndex)") == [-1, -1, 0]
+
+
+def test_the_time_of_an_answer_is_split(page: Page) -> None:
+    answering(page, *JUDGED)
+    ask(page)
+    stats = page.locator(".stats")
+    expect(stats.locator("summary > span").first).to_have_text(
+        "212 tokens · 31.4 tok/s · 1.9\u00d7 the target alone · 82% from the draft · 5.0 s"
+    )
+    assert stats.get_by_role("img").get_attribute("aria-label") == (
+        "Where the time went: prompt 0.50 s, 10%; draft 2.00 s, 40%; verify 1.00 s, 20%; "
+        "verdicts 0.25 s, 5%; target 1.00 s, 20%; other 0.25 s, 5%"
+    )
+    widths = stats.locator(".bar > span").evaluate_all("parts => parts.map(p => p.offsetWidth)")
+    assert [round(20 * width / sum(widths)) for width in widths] == [2, 8, 4, 1, 4, 1]
+    stats.locator("summary").press("Enter")
+    expect(stats.locator("tr").nth(1)).to_have_text("draft2.00 s40%")
+    expect(stats.locator("dl")).to_contain_text("42, 12 of them cached")
+
+
+# sessions
+
+
+def test_sessions_survive_a_reload(page: Page) -> None:
+    answering(page, *JUDGED)
+    ask(page, "What is a mutex?")
+    shown = page.locator(".answer").inner_html()
+    page.reload()
+    expect(page.locator(".said")).to_have_text("What is a mutex?")
+    assert page.locator(".answer").inner_html() == shown
+    page.get_by_role("button", name="New").click()
+    expect(page.locator("article")).to_have_count(0)
+    page.reload()
+    expect(page.locator("article")).to_have_count(0)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("MUTEX")
+    page.keyboard.press("Enter")
+    expect(page.locator(".said")).to_have_text("What is a mutex?")
+
+
+def test_sessions_are_renamed_exported_deleted_and_imported(page: Page, tmp_path: Path) -> None:
+    answering(page, *JUDGED)
+    ask(page, "What is a mutex?")
+    shown = page.locator(".answer").inner_html()
+    page.keyboard.press("Control+k")
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("New name").fill("Locks")
+    page.keyboard.press("Enter")
+    expect(page.locator("#session-list .open")).to_have_text("Locks")
+    assert page.title() == "Locks · parse-local"
+
+    def export(name: str) -> Path:
+        with page.expect_download() as download:
+            page.get_by_role("button", name=name).click()
+        path = tmp_path / download.value.suggested_filename
+        download.value.save_as(path)
+        return path
+
+    markdown = export("Export Markdown")
+    assert markdown.name == "locks.md"
+    assert markdown.read_text("utf-8") == (
+        "# Locks\n\n## You\n\nWhat is a mutex?\n\n## Answer\n\n"
+        "Mutexes lock. They 🎉 work well. Use them.\n"
+    )
+    exported = export("Export JSON")
+    delete = page.get_by_role("button", name="elete Locks")
+    delete.click()
+    delete.click()
+    expect(page.locator("#session-list li")).to_have_count(0)
+    expect(page.locator("article")).to_have_count(0)
+    page.locator("#import-file").set_input_files(exported)
+    expect(page.locator("#sessions-note")).to_have_text("Imported: Locks")
+    page.locator("#session-list .open").click()
+    assert page.locator(".answer").inner_html() == shown  # verdicts and figures too
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"messages": [{"role": "user", "content": 3}]}', "utf-8")
+    page.keyboard.press("Control+k")
+    page.locator("#import-file").set_input_files(broken)
+    expect(page.locator("#sessions-note")).to_contain_text("There is no session in this file")
+
+
+# Markdown
+
+MARKDOWN = {
+    "a *b* **c** `d*` ~~e~~": "<p>a <em>b</em> <strong>c</strong> <code>d*</code> <s>e</s></p>",
+    "***a*** **b *c* d**": ("<p><strong><em>a</em></strong> <strong>b <em>c</em> d</strong></p>"),
+    "2 * 3 * 4 snake_case_name **open": "<p>2 * 3 * 4 snake_case_name **open</p>",
+    r"\*a\* \(x\)": r"<p>*a* \(x\)</p>",
+    "# One\n## Two ##\ntext": (
+        '<h4 class="level-1">One</h4><h5 class="level-2">Two</h5><p>text</p>'
+    ),
+    "a\nb\n\nc": "<p>a\nb</p><p>c</p>",
+    "- a\n  - b\n- c": (
+        '<ul class="tight"><li><p>a</p><ul class="tight"><li><p>b</p></li></ul></li>'
+        "<li><p>c</p></li></ul>"
+    ),
+    "3. a\n\n   b\n4. c": ('<ol start="3"><li><p>a</p><p>b</p></li><li><p>c</p></li></ol>'),
+    "1. a\n```\nx\n```": '<ol class="tight"><li><p>a</p></li></ol>CODE:x',
+    "> a\n> > b": "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>",
+    "---": "<hr>",
+    "```py\nif a:\n    b\n\n```\nc": "CODE:if a:\n    b\n<p>c</p>",
+    "```\nopen\n": "CODE:open",
+    "- a\n\n  ```\n  b\n    c\n  ```": "<ul><li><p>a</p>CODE:b\n  c</li></ul>",
+    "[a](http://b.c/d) <http://e>": (
+        '<p>a<span class="address">http://b.c/d</span> &lt;http://e&gt;</p>'
+    ),
+    "a|b\n-|-:\n`c`|d\\|e": (
+        "<table><thead><tr><th>a</th><th>b</th></tr></thead>"
+        "<tbody><tr><td><code>c</code></td><td>d|e</td></tr></tbody></table>"
+    ),
+    "&amp; <b>": "<p>&amp;amp; &lt;b&gt;</p>",
+}
+
+
+def test_markdown(page: Page) -> None:
+    # Without what a test of structure does not need: figures around code, attributes of cells.
+    drawn = page.evaluate(
+        """async (sources) => {
+          const { parse, render } = await import("/markdown.js");
+          return sources.map((source) => {
+            const box = document.createElement("div");
+            const leaf = (start, end) => [document.createTextNode(source.slice(start, end))];
+            box.append(...render(source, parse(source), leaf));
+            for (const code of box.querySelectorAll("figure")) {
+              code.replaceWith(`CODE:${code.querySelector("pre").textContent}`);
+            }
+            const frames = box.querySelectorAll(".table");
+            for (const frame of frames) frame.replaceWith(...frame.children);
+            for (const cell of box.querySelectorAll("th, td")) {
+              cell.removeAttribute("class");
+              cell.removeAttribute("scope");
+            }
+            return box.innerHTML;
+          });
+        }""",
+        list(MARKDOWN),
+    )
+    assert dict(zip(MARKDOWN, drawn, strict=True)) == MARKDOWN
+
+
+def test_growing_markdown_changes_no_block_that_is_settled(page: Page) -> None:
+    wrong = page.evaluate(
+        r"""async () => {
+          const { parse, render, settled } = await import("/markdown.js");
+          const parts = ["a", "b c", " ", "  ", "    ", "\n", "\n\n", "- ", "* ", "1. ", "2) ",
+            "> ", "# ", "```", "```py\n", "|", "|-|-|\n", "a|b\n", "**", "*", "_", "`", "~~",
+            "[x](y)", "\\", "---", "\t", "é", "🎉", "<b>"];
+          let seed = 7;
+          const pick = () => {
+            seed = (seed * 1103515245 + 12345) & 0x7fffffff;
+            return parts[(seed >> 8) % parts.length];
+          };
+          const wrong = [];
+          for (let n = 0; n < 1500; n++) {
+            const text = Array.from({ length: 1 + (n % 14) }, pick).join("");
+            const blocks = parse(text).map((block) => JSON.stringify(block));
+            for (let cut = 0; cut < text.length; cut++) {
+              const [fixed] = settled(text.slice(0, cut));
+              const changed = fixed.some((block, i) => JSON.stringify(block) !== blocks[i]);
+              if (changed) wrong.push([text, cut]);
+            }
+            let at = 0; // what is drawn is of the text, in its order, once
+            render(text, parse(text), (start, end) => {
+              if (start < at || end <= start || end > text.length) wrong.push([text, start, end]);
+              at = end;
+              return [];
+            });
+          }
+          return wrong;
+        }"""
+    )
+    assert wrong == []
+
+
+# for everybody
+
+
+def test_everything_can_be_done_with_the_keyboard(page: Page) -> None:
+    answering(page, *JUDGED)
+    expect(page.locator("#question")).to_be_focused()
+    names = []
+    for _ in range(5):
+        page.keyboard.press("Shift+Tab")
+        names.append(page.evaluate("document.activeElement.textContent"))
+    assert names == ["Options", "Colours", "New", "Sessions", "Skip to the question field"]
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+    page.keyboard.press("Enter")
+    expect(page.locator("#question")).to_be_focused()
+    assert page.evaluate("getComputedStyle(document.getElementById('ask')).outlineStyle") == "solid"
+    page.keyboard.type("One line")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("and another")
+    page.keyboard.press("Enter")
+    expect(page.locator(".said")).to_have_text("One line\nand another")
+    expect(page.locator(".answer:not(.live)")).to_have_count(1)
+    expect(page.locator("#question")).to_be_focused()
+    page.keyboard.press("Control+k")
+    expect(page.locator("#find")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#sessions")).to_be_hidden()
+    expect(page.locator("#question")).to_be_focused()
+
+
+WIDE = (
+    "Look:\n\n```\n"
+    + "x" * 200
+    + "\n```\n\n|"
+    + " a |" * 30
+    + "\n|"
+    + "-|" * 30
+    + "\n\n"
+    + "y" * 200
+)
+
+
+@pytest.mark.parametrize("size", [(320, 640), (640, 360)], ids=["narrow", "zoomed to 200%"])
+def test_nothing_scrolls_sideways(page: Page, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    answering(page, *JUDGED, chunk(WIDE))
+    page.get_by_role("button", name="Colours").click()
+    ask(page, "z" * 200)
+    page.locator(".stats summary").click()
+    page.locator(".by-draft").first.hover()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.locator("pre").evaluate("node => node.tabIndex") == 0  # it scrolls by itself
+    for name in ("Sessions", "Options"):
+        page.get_by_role("button", name=name).click()
+        dialog = page.locator("dialog[open]")
+        box = dialog.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= size[0]
+        assert dialog.evaluate("node => node.scrollWidth <= node.clientWidth")
+        page.keyboard.press("Escape")
+
+
+def test_axe_finds_nothing(page: Page) -> None:
+    found = {}
+
+    def check(state: str) -> None:
+        for scheme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+            page.emulate_media(color_scheme=scheme)
+            results = Axe().run(page, options=rules)
+            if results.violations_count:
+                found[state, scheme] = results.generate_report()
+
+    reasoning = {"choices": [{"delta": {"reasoning_content": "Let me see."}}]}
+    answering(page, reasoning, *JUDGED, chunk(f"\n\n# A\n\n- b\n\n> `c`\n\n{WIDE}"))
+    page.get_by_role("button", name="Colours").click()
+    ask(page)
+    page.locator(".stats summary").click()
+    page.locator(".reasoning summary").click()
+    page.locator(".by-draft").first.hover()
+    check("answer, coloured, with a verdict")
+    for name in ("Sessions", "Options"):
+        page.get_by_role("button", name=name).click()
+        check(name)
+        page.keyboard.press("Escape")
+    answering(page, status=400)
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator("#notice")).not_to_be_empty()
+    page.evaluate(LIVE, [drafted("Dim"), *decided("Dim", " gone"), drafted(" draft")])
+    check("refused, and while it is written")
+    assert found == {}

@@ -14,7 +14,7 @@ export const byId = (id) => document.getElementById(id);
 export function el(tag, properties = {}, ...children) {
   const [name, ...classes] = tag.split(".");
   const node = document.createElement(name);
-  node.classList.add(...classes);
+  if (classes.length) node.className = classes.join(" ");
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
     if (typeof value === "function") node.addEventListener(key.slice(2), value);
