@@ -93,7 +93,7 @@ def chat(
         resume=session,
         models=models_to_json(*(values[name] for name in _MODELS)),
         context_full=context_full,
-        loader=_Loader(values),
+        loader=PairLoader(values),
         remember=not no_history,
     )
     raise click.exceptions.Exit(status)
@@ -131,14 +131,19 @@ def _resumed(
     return merged
 
 
-class _Loader:
-    """Loads other models with the same settings."""
+class PairLoader:
+    """Loads other models with the settings of a command.
+
+    Args:
+        values: all values of a command that carries `pair_options`; its models and their
+            profile are left out.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        # A profile belongs to the models that it was given with.
         self._values = {**values, **dict.fromkeys((*_MODELS, "profile"))}
 
     def plan(self, models: Mapping[str, str], replaced: Any) -> None:
+        """Check that models would fit once others are closed; raises as `load_pair`."""
         from parse_local.pair import plan_pair
 
         plan_pair(
@@ -150,4 +155,5 @@ class _Loader:
         )
 
     def load(self, models: Mapping[str, str]) -> Any:
+        """Load models; raises as `load_pair`."""
         return load({**self._values, **models})

@@ -85,10 +85,11 @@ def run_chat(
         quiet=quiet,
     )
     chat.recorder = Recorder(store, chat.note)
+    if at_terminal and not quiet:
+        name = engine.pair_name or "local model"
+        chat.note(f"parse-local {__version__} · {name} · /help for help, Ctrl-D leaves")
     if resume is not None:
-        chat.quiet = quiet or not at_terminal
-        chat.resume(resume, options=options)
-        chat.quiet = quiet
+        chat.resume(resume, options=options, show=at_terminal and not quiet)
         chat.conversation.system = system or resume.system
     try:
         if not at_terminal:
@@ -163,9 +164,6 @@ class _Decision:
 
 def _loop(chat: Dialogue, session: PromptSession[str], question: str | None) -> None:
     """Read messages and answer them until Ctrl-D or `/exit`."""
-    if not chat.quiet:
-        name = chat.engine.pair_name or "local model"
-        chat.note(f"parse-local {__version__} · {name} · /help for help, Ctrl-D leaves")
     if question and (question := require_text(question, "The message").strip()):
         chat.note("\n".join(f"> {line}" for line in question.split("\n")))
         _handle(chat, question)

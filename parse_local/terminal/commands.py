@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parse_local.errors import ParseLocalError, UsageError
+from parse_local.errors import Cancelled, ParseLocalError, UsageError
 from parse_local.terminal.dialogue import Dialogue
 from parse_local.terminal.handlers.keeping import KEEPING
 from parse_local.terminal.handlers.models import MODELS
@@ -66,6 +66,8 @@ def run_command(chat: Dialogue, text: str) -> None:
         return
     try:
         found[0].run(chat, rest[0].strip() if rest else "")
+    except Cancelled:
+        chat.note("Stopped.")
     except UsageError as error:  # an answer to what was typed, rather than a failure
         chat.say(str(error))
     except ParseLocalError as error:

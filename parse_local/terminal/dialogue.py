@@ -225,7 +225,8 @@ class Dialogue:
         turns = _oldest(found.n_drop)
         if self.context_full == "ask" and self.decide is not None:
             self.note(full)
-            if not self.decide(f"Drop {turns} and keep the system prompt?"):
+            stays = "; the system prompt stays" if self.conversation.system else ""
+            if not self.decide(f"Drop {turns}{stays}?"):
                 self.note("Nothing is sent. /undo, /clear or a larger --ctx make room as well.")
                 return False
         elif self.context_full != "drop":
@@ -261,12 +262,15 @@ class Dialogue:
 
     # sessions
 
-    def resume(self, session: Session, *, options: Options | None = None) -> None:
-        """Go on with an earlier session, and show how it ended.
+    def resume(
+        self, session: Session, *, options: Options | None = None, show: bool = True
+    ) -> None:
+        """Go on with an earlier session.
 
         Args:
             session: of the recorder's store.
             options: how to answer; None for the session's own.
+            show: print how it ended.
         """
         assert self.recorder.store is not None
         messages = self.recorder.store.messages(session.id)
@@ -279,8 +283,9 @@ class Dialogue:
         self.recorder.resume(session)
         turns = self.conversation.turns
         self.last = result_of(turns[-1].answer) if turns else None
-        if self.quiet:
+        if not show:
             return
+        self.note(f"Resumed: {session.title} ({session.id})")
         if len(turns) > _SHOWN:
             n = len(turns) - _SHOWN
             self.note(f"… {count(n, 'earlier turn')} (parse-local sessions show {session.id})")

@@ -88,7 +88,6 @@ def _resume(chat: Dialogue, argument: str) -> None:
         chat.say("You are in this session.")
         return
     chat.resume(session)
-    chat.say(f"Resumed: {session.title}")
     if session.pair and session.pair != chat.engine.pair_name:
         chat.note(f"It was held with {session.pair}; now {chat.engine.pair_name} goes on.")
 
