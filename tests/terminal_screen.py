@@ -11,7 +11,10 @@ from wcwidth import wcwidth
 
 
 class Screen(pyte.HistoryScreen):
-    """Rows that scroll off the top are kept; dim text shows up as `italics` of a cell."""
+    """Rows that scroll off the top are kept; dim text shows up as `italics` of a cell.
+
+    `reflow` resizes as most terminals do: rows that were wrapped are wrapped anew.
+    """
 
     def __init__(self, columns: int, lines: int) -> None:
         super().__init__(columns, lines, history=100_000, ratio=0.5)
@@ -19,8 +22,11 @@ class Screen(pyte.HistoryScreen):
     def draw(self, data: str) -> None:
         for char in data:
             width = wcwidth(char)
-            if width == 2 and self.cursor.x == self.columns - 1:
+            used = self.cursor.x
+            if width == 2 and used == self.columns - 1:
                 self.cursor.x = self.columns  # a wide character wraps whole
+            if width and self.cursor.x == self.columns:
+                self.buffer[self.cursor.y].wrapped = used
             if width == 0:
                 self._combine(char)
             else:
@@ -33,6 +39,82 @@ class Screen(pyte.HistoryScreen):
             x -= 1
         if x >= 0:
             line[x] = line[x]._replace(data=line[x].data + char)
+
+    def erase_in_line(self, how: int = 0, private: bool = False) -> None:
+        super().erase_in_line(how, private)
+        if how != 1:
+            self.buffer[self.cursor.y].wrapped = 0
+
+    def erase_in_display(self, how: int = 0, *args: object, **kwargs: object) -> None:
+        super().erase_in_display(how, *args, **kwargs)
+        for y in range(self.cursor.y if how == 0 else 0, self.lines):
+            self.buffer[y].wrapped = 0
+
+    def reflow(self, columns: int, lines: int) -> None:
+        """Another size; the cursor stays at its character."""
+        lines_of_text: list[list[Char]] = [[]]
+        at = (0, 0)  # of the cursor: line of text, cell in it
+        top = list(self.history.top)
+        screen = [self.buffer[y] for y in range(self.lines)]
+        for y, row in enumerate([*top, *screen]):
+            cells = [row.get(x, self.default_char) for x in range(self.columns)]
+            wrapped = getattr(row, "wrapped", 0)  # so many columns of it, and on in the next row
+            if y == len(top) + self.cursor.y:
+                at = (len(lines_of_text) - 1, len(lines_of_text[-1]) + self.cursor.x)
+            if not wrapped:
+                least = self.cursor.x if y == len(top) + self.cursor.y else 0
+                while len(cells) > least and cells[-1] == self.default_char:
+                    cells.pop()
+            else:
+                del cells[wrapped:]
+            lines_of_text[-1] += cells
+            if not wrapped:
+                lines_of_text.append([])
+        while len(lines_of_text) - 1 > at[0] and not lines_of_text[-1]:
+            lines_of_text.pop()
+        rows, cursor = self._lay_out(lines_of_text, at, columns)
+        self._restore(rows, cursor, columns, lines)
+
+    def _lay_out(
+        self, texts: list[list[Char]], at: tuple[int, int], columns: int
+    ) -> tuple[list[tuple[list[Char], bool]], tuple[int, int]]:
+        rows: list[tuple[list[Char], bool]] = []
+        cursor = (0, 0)
+        for number, text in enumerate(texts):
+            row: list[Char] = []
+            for i, cell in enumerate(text):
+                wide = i + 1 < len(text) and text[i + 1].data == ""
+                if cell.data != "" and len(row) + 1 + wide > columns:
+                    rows.append((row, True))
+                    row = []
+                if (number, i) == at:
+                    cursor = (len(rows), len(row))
+                row.append(cell)
+            if number == at[0] and at[1] >= len(text):
+                cursor = (len(rows), min(len(row) + at[1] - len(text), columns))
+            rows.append((row, False))
+        return rows, cursor
+
+    def _restore(
+        self,
+        rows: list[tuple[list[Char], bool]],
+        cursor: tuple[int, int],
+        columns: int,
+        lines: int,
+    ) -> None:
+        self.resize(lines, columns)
+        self.reset()  # empties the history as well
+        # What is below the cursor goes rather than the cursor's row.
+        first = min(max(0, len(rows) - lines), cursor[0])
+        for y, (row, wrapped) in enumerate(rows[: first + lines]):
+            line = self.buffer[max(0, y - first)]
+            line.clear()
+            line.update(enumerate(row))
+            line.wrapped = len(row) if wrapped else 0
+            if y < first:
+                self.history.top.append(line)
+                del self.buffer[0]
+        self.cursor.y, self.cursor.x = cursor[0] - first, cursor[1]
 
     def select_graphic_rendition(self, *attrs: int, private: bool = False) -> None:
         names = {2: 3, 22: 23}  # pyte knows no dim

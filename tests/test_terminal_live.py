@@ -18,13 +18,14 @@ from parse_local.events import (
     Text,
     Verified,
 )
-from parse_local.terminal.cells import visible
+from parse_local.terminal.cells import split, visible
 from parse_local.terminal.live import AnswerView, can_draw
-from parse_local.terminal.painter import Painter, wraps_again
+from parse_local.terminal.painter import PROVISIONAL, Painter, wraps_again
 
 
 def view_on(terminal: Terminal, **kwargs: object) -> AnswerView:
-    return AnswerView(terminal, live=True, size=terminal.size, reflows=False, **kwargs)
+    how = {"live": True, "reflows": False, "strikes": False, **kwargs}
+    return AnswerView(terminal, size=terminal.size, **how)
 
 
 def wrapped(text: str, columns: int) -> str:
@@ -280,17 +281,21 @@ def test_nothing_is_drawn_while_the_terminal_is_being_resized() -> None:
     terminal = Terminal(20, 10)
     now = 0.0
     painter = Painter(terminal.write, terminal.size, reflows=False, clock=lambda: now)
-    assert painter.paint("one", " draft")
+
+    def paint(final: str, tail: str) -> bool:
+        return painter.paint(split(final), split(tail, PROVISIONAL))
+
+    assert paint("one", " draft")
     terminal.screen.resize(10, 30)
-    assert not painter.paint(" two", "")
+    assert not paint(" two", "")
     now = 0.3
     terminal.screen.resize(10, 31)
-    assert not painter.paint(" three", " draft")
+    assert not paint(" three", " draft")
     now = 0.6
-    assert not painter.paint("", " more")
+    assert not paint("", " more")
     assert terminal.screen.text() == "one draft"
     now = 0.8
-    assert painter.paint("", " more")
+    assert paint("", " more")
     assert terminal.screen.text() == "one two three more"
     assert terminal.screen.dim() == " more"
 

@@ -8,12 +8,13 @@ from contextlib import closing
 from typing import Protocol, TextIO
 
 from parse_local.chat_template import Message
-from parse_local.events import Event, Result, Round
+from parse_local.events import Event, Progress, Result, Round
 from parse_local.policy import Options
 from parse_local.profile import Profile
 from parse_local.terminal.interrupt import interruptible, silent_keyboard
 from parse_local.terminal.live import AnswerView
 from parse_local.terminal.reasoning import ReasoningView
+from parse_local.terminal.status import Status
 
 
 class AnswersProtocol(Protocol):
@@ -30,6 +31,10 @@ class AnswersProtocol(Protocol):
     @property
     def profile(self) -> Profile:
         """Thresholds and wording of the pair."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the running answer is."""
 
     def stream(self, messages: list[Message], options: Options) -> Iterator[Event]:
         """Answer the last message; `Finished` is the last event."""
@@ -74,9 +79,11 @@ def show_answer(
     Raises:
         ParseLocalError: as `Engine.stream`; text that was final by then stays on the screen.
     """
-    events = interruptible(engine, engine.stream(messages, options))
+    figures = Status(lambda: engine.progress, engine.n_ctx, options.strategy) if status else None
+    view = AnswerView(out, markdown=markdown, status=figures)
+    events = interruptible(engine, engine.stream(messages, options), view.idle)
     reasoning = ReasoningView(sys.stdout) if out is None else None
-    with silent_keyboard(), AnswerView(out) as view, closing(events):
+    with silent_keyboard(), view, closing(events):
         for event in events:
             if reasoning is not None:
                 reasoning.show(event)

@@ -97,7 +97,9 @@ def flow(cells: Iterable[Cell], width: int, rows: Sequence[Row] = (Row(),)) -> l
         rows: never empty; the last one is continued.
 
     Returns:
-        At least one row; the last never ends with a newline.
+        At least one row; the last never ends with a newline. Where terminals disagree about a
+        character at the right edge, the row ends with a line break of its own instead of the
+        terminal's, so that all of them go on in the same place.
     """
     done = list(rows[:-1])
     row = list(rows[-1].cells)
@@ -106,7 +108,8 @@ def flow(cells: Iterable[Cell], width: int, rows: Sequence[Row] = (Row(),)) -> l
     def place(cell: Cell) -> None:
         nonlocal row, used
         if used + cell.width > width and row:
-            done.append(Row(tuple(row)))
+            unsure = row[-1].unsure or (cell.unsure and used < width)
+            done.append(Row(tuple(row), newline=unsure))
             row, used = [], 0
         row.append(cell)
         used += cell.width

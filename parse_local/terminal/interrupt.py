@@ -31,7 +31,9 @@ class _End:
     error: BaseException | None = None
 
 
-def interruptible(engine: Cancellable, events: Iterator[T]) -> Generator[T, None, None]:
+def interruptible(
+    engine: Cancellable, events: Iterator[T], idle: Callable[[], None] = lambda: None
+) -> Generator[T, None, None]:
     """Run a blocking iterator in a thread of its own; Ctrl-C cancels it.
 
     Python runs signal handlers between bytecodes only, so a main thread inside
@@ -42,6 +44,7 @@ def interruptible(engine: Cancellable, events: Iterator[T]) -> Generator[T, None
     Args:
         engine: what `events` comes from.
         events: `engine.stream(...)`, not started yet.
+        idle: called every 0.1 s while no event comes.
 
     Yields:
         The events, in order, none lost.
@@ -72,6 +75,7 @@ def interruptible(engine: Cancellable, events: Iterator[T]) -> Generator[T, None
                 try:
                     item = items.get(timeout=_POLL_S)
                 except queue.Empty:
+                    idle()
                     continue
                 if isinstance(item, _End):
                     ended = True

@@ -3,7 +3,8 @@
 Final text goes to the terminal plainly, wrapped by the terminal itself, so it
 scrolls, reflows and copies like any other output. Only the rows from the one on
 which the final text ends are ever drawn again, and of these only from the first
-cell that changed: a draft that just grows costs no erasing, so nothing flickers.
+cell that changed: text that just grows costs no erasing, so nothing flickers. The
+cursor stays at the end of the text; a row of figures may stand below it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from parse_local.terminal.cells import Cell, Row, flow, split
+from parse_local.terminal.cells import Cell, Row, flow
 
-PROVISIONAL = "provisional"
+PROVISIONAL = "2"
+"""The style of what may still be taken back: dim. Styles are SGR parameters, "" is none."""
 
-_DIM, _NORMAL = "\x1b[2m", "\x1b[22m"
+Below = Callable[[int], Sequence[Cell]]
+"""Gives the row under the text, for so many columns; nothing for no such row."""
+
 # Terminals that know synchronised output show the update at once; others ignore it.
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 
 # While a window is dragged, terminals wrap old lines anew before they tell the new
 # size (tmux up to 0.25 s before). Moving the cursor up in that time would hit the wrong row.
 _SETTLE_S = 0.4
+
+_LEAST_LINES = 6
+"""On lower screens there is no row below the text."""
 
 
 def wraps_again(environ: Mapping[str, str]) -> bool:
@@ -60,21 +67,33 @@ class Painter:
         self._reflows = reflows
         self._clock = clock
         self._width = 0  # of what is drawn
+        self._lines = 0
         self._seen = 0  # of the terminal when last asked
         self._quiet_until = 0.0
-        self._final_waiting = ""
+        self._final_waiting: list[Cell] = []
         self._head: list[Cell] = []  # the final text's last line, rows above `_final`
         self._final = Row()  # the row on which the final text ends
         self._rows = [Row()]  # `_final` and the tail, all of it
-        self._drawn = [Row()]  # what of `_rows` is on the screen; the cursor is at its end
-        self._tail = ""
+        self._drawn = [Row()]  # what of `_rows` is on the screen; the cursor is in its last row
+        self._below: Row | None = None  # on the screen under `_drawn`
+        self._at_edge = False  # the cursor is on the last cell of a full row, not behind it
+        self._moved = False  # a resize has left the rows below in disorder
+        self._tail: list[Cell] = []
 
-    def paint(self, final: str, tail: str) -> bool:
+    def room(self) -> tuple[int, int]:
+        """Columns of the terminal, and rows that a tail can take without losing its beginning."""
+        columns, lines = self._size()
+        return max(columns, 2), max(lines - 2, 1)
+
+    def paint(
+        self, final: Sequence[Cell], tail: Sequence[Cell], below: Below | None = None
+    ) -> bool:
         """Add final text and show `tail` after it instead of the last tail.
 
         Args:
-            final: text that stays, `visible` already.
-            tail: all text that may still be taken back, `visible` already.
+            final: cells that stay, made of `visible` text.
+            tail: all cells that may still be changed or taken back.
+            below: the row under the text; None for none, which removes the last one.
 
         Returns:
             Whether it was drawn; while the terminal is being resized it waits for a later call.
@@ -88,37 +107,40 @@ class Painter:
             self._seen = columns
         if self._clock() < self._quiet_until:
             return False
-        final, self._final_waiting = self._final_waiting, ""
-        self._draw(final, tail, columns, lines)
+        final, self._final_waiting = self._final_waiting, []
+        self._lines = lines
+        under = Row(tuple(below(columns))) if below is not None and lines >= _LEAST_LINES else None
+        self._draw(final, tail, columns, under if under and under.cells else None)
         return True
 
     def finish(self) -> None:
         """Remove the tail and draw all final text, once the terminal keeps its size."""
-        while not self.paint("", ""):
+        while not self.paint([], []):
             time.sleep(_SETTLE_S / 8)
 
-    def _draw(self, final: str, tail: str, columns: int, lines: int) -> None:
+    def _draw(
+        self, final: Sequence[Cell], tail: Sequence[Cell], columns: int, below: Row | None
+    ) -> None:
         carried = self._resize(columns) if columns != self._width else []
-        if carried or final or not tail.startswith(self._tail):
-            rows = flow([*carried, *split(final)], columns, [self._final])
+        n_old = len(self._tail)
+        if carried or final or list(tail[:n_old]) != self._tail:
+            rows = flow([*carried, *final], columns, [self._final])
             self._final = rows[-1]
-            self._rows = flow(split(tail, PROVISIONAL), columns, [self._final])
+            self._rows = flow(tail, columns, [self._final])
         else:
             rows = [self._final]
-            more = split(tail[len(self._tail) :], PROVISIONAL)
-            self._rows = flow(more, columns, self._rows)
-        self._tail = tail
+            self._rows = flow(tail[n_old:], columns, self._rows)
+        self._tail = list(tail)
         settled = rows[:-1]
-        shown = self._fit(lines)
-        self._update([*settled, *shown])
+        shown = self._fit(self._lines - 1 - (below is not None))
+        self._update([*settled, *shown], below)
         self._drawn = shown
         for row in settled:
             self._head = [] if row.newline else [*self._head, *row.cells]
 
-    def _fit(self, lines: int) -> list[Row]:
+    def _fit(self, limit: int) -> list[Row]:
         # What leaves the screen at its top cannot be taken back, so of a tail
         # taller than the screen only the end is shown.
-        limit = lines - 1
         if len(self._rows) <= limit:
             return self._rows
         if limit < 3:
@@ -130,30 +152,36 @@ class Painter:
     def _resize(self, columns: int) -> list[Cell]:
         """Find out where the rows are now; returns final cells that must be drawn again."""
         self._width, drawn = columns, self._drawn
+        self._moved = self._below is not None
         if self._reflows:
             n_above = len(flow([*self._head, *self._final.cells], columns)) - 1
             rows = flow([*self._head, *_flatten(drawn)], columns)
             final = flow([*self._head, *self._final.cells], columns)[-1]
             self._head = [cell for row in rows[:n_above] for cell in row.cells]
             self._drawn, self._final = rows[n_above:], final
-            self._tail, self._rows = "", [final]
+            self._tail, self._rows = [], [final]
             return []
         carried = list(self._final.cells)
-        if len(drawn) > 1 or drawn[0].cells:
-            self._write(_move(len(drawn) - 1, 0) + _erase(len(drawn) - 1, 0))
+        if len(drawn) > 1 or drawn[0].cells or self._moved:
+            n_below = len(drawn) - 1 + self._moved
+            self._write(_move(len(drawn) - 1, 0) + _erase(n_below, 0))
+            self._below, self._moved, self._at_edge = None, False, False
         self._head, self._final = [], Row()
-        self._rows, self._drawn, self._tail = [Row()], [Row()], ""
+        self._rows, self._drawn, self._tail = [Row()], [Row()], []
         return carried
 
-    def _update(self, new: Sequence[Row]) -> None:
+    # writing
+
+    def _update(self, new: Sequence[Row], below: Row | None) -> None:
         """Turn `_drawn` into `new` on the screen, from the first difference on."""
         old = self._drawn
         row = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
         if row is None:
             row = min(len(old), len(new))
-            if len(old) > len(new):  # the end goes: its last row's end may need a cell drawn again
+            if len(old) > len(new) or self._moved:  # the end of what stays is drawn anew
                 row -= 1
             elif len(old) == len(new):
+                self._update_below(new[-1], below)
                 return
         column = 0
         appends = row == len(old)
@@ -162,25 +190,63 @@ class Painter:
             same = [a == b for a, b in cells]
             column = same.index(False) if False in same else len(same)
             appends = row == len(old) - 1 and column == len(old[row].cells)
-        if appends:
+        in_place = not (self._moved or self._at_edge)
+        if appends and in_place and (self._below is None or len(new) == len(old)):
             self._write("".join(_styled(new[row:], column, self._width)))
+            self._update_below(new[-1], below)
             return
+        self._redraw(new, row, column, below)
+
+    def _redraw(self, new: Sequence[Row], row: int, column: int, below: Row | None) -> None:
+        # Everything from a cell on, and what is below.
+        up = len(self._drawn) - 1 - row
+        most = max(self._lines - 1 - (self._below is not None), 0)
+        if row > len(self._drawn) - 1:  # behind the last row: from its end
+            row, up = row - 1, 0
+            column = len(new[row].cells)
+        if up > most:  # a resize has pushed it off the screen
+            up, column = most, 0
         at = sum(cell.width for cell in new[row].cells[:column])
         if at >= self._width:
             # No sequence moves the cursor behind the last column: draw the last cell again.
             column -= 1
             at -= new[row].cells[column].width
+        n_below = up + (self._below is not None)
+        self._at_edge = self._moved = False
+        self._below = below
         self._write(
             "".join(
                 (
                     _BEGIN_UPDATE,
-                    _move(len(old) - 1 - row, at),
-                    _erase(len(old) - 1 - row, at),
+                    _move(up, at),
+                    _erase(n_below, at),
                     *_styled(new[row:], column, self._width),
+                    *(self._under(new[-1], below) if below else ()),
                     _END_UPDATE,
                 )
             )
         )
+
+    def _update_below(self, last: Row, below: Row | None) -> None:
+        if below == self._below:
+            return
+        if below is not None and self._below is None:
+            self._write("".join(self._under(last, below)))
+        else:
+            cells = _styled([below], 0, self._width) if below else ()
+            back = "".join(self._back(last))
+            self._write("".join(("\r\x1b[B", *cells, "\x1b[K", back)))
+        self._below = below
+
+    def _under(self, last: Row, below: Row) -> Iterator[str]:
+        yield "\r\n"
+        yield from _styled([below], 0, self._width)
+        yield from self._back(last)
+
+    def _back(self, last: Row) -> Iterator[str]:
+        # From the row below to the end of the text.
+        self._at_edge = last.width >= self._width
+        yield "\x1b[A" + _move(0, min(last.width, self._width - 1))
 
 
 def _flatten(rows: Sequence[Row]) -> Iterator[Cell]:
@@ -205,20 +271,25 @@ def _erase(n_below: int, column: int) -> str:
 
 def _styled(rows: Sequence[Row], column: int, width: int) -> Iterator[str]:
     """Rows as a string for the terminal, the first from its cell `column` on."""
-    dim = False
+    style = ""
     for i, row in enumerate(rows):
         used = 0
         for j, cell in enumerate(row.cells):
             used += cell.width
             if i == 0 and j < column:
                 continue
-            if (cell.style == PROVISIONAL) != dim:
-                dim = not dim
-                yield _DIM if dim else _NORMAL
+            if cell.style != style:
+                yield _change(style, cell.style)
+                style = cell.style
             yield cell.text
             if cell.unsure and used < width:
                 yield f"\x1b[{used + 1}G"
         if row.newline:
             yield "\r\n"
-    if dim:
-        yield _NORMAL
+    yield _change(style, "")
+
+
+def _change(old: str, new: str) -> str:
+    if old == new:
+        return ""
+    return "\x1b[m" if not new else f"\x1b[0;{new}m" if old else f"\x1b[{new}m"
