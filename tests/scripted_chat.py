@@ -10,7 +10,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from parse_local.errors import ParseLocalError
-from parse_local.events import Event, Finished, Result, Span, Text, Usage
+from parse_local.events import Event, Finished, Progress, Result, Span, Text, Usage
 from parse_local.policy import Options
 from parse_local.profile import Profile
 from parse_local.terminal.chat import run_chat
@@ -24,6 +24,8 @@ class Scripted:
 
     A token is a word: of the prompt, and of the answer.
     """
+
+    progress = Progress()
 
     def __init__(
         self,
