@@ -12,7 +12,6 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -45,33 +44,6 @@ _DOCS_START = """SwaggerUIBundle({
 """
 
 
-class Error(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """The body of every answer that is an error."""
-
-    error: Error
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "The request is malformed or not supported."},
-    401: {"model": ErrorBody, "description": "The API key is missing or wrong."},
-    403: {"model": ErrorBody, "description": "The `Host` or `Origin` is not allowed."},
-    408: {"model": ErrorBody, "description": "The body did not arrive in time."},
-    413: {"model": ErrorBody, "description": "The body is too large."},
-    415: {"model": ErrorBody, "description": "The body is not JSON."},
-    429: {"model": ErrorBody, "description": "The queue is full; see `Retry-After`."},
-    503: {"model": ErrorBody, "description": "The models are being loaded, or it stops."},
-}
-
-
 def create_app(service: Service) -> Any:
     """The ASGI application.
 
@@ -93,7 +65,6 @@ def create_app(service: Service) -> Any:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        responses=ERRORS,
     )
     app.state.service = service
     app.include_router(routes.router)

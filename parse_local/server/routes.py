@@ -8,22 +8,59 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from parse_local.engine import Engine
 from parse_local.events import Event, Finished, Result, Text
 from parse_local.policy import Options
+from parse_local.server import answer_schemas as answers
 from parse_local.server import convert, metrics, schemas
 from parse_local.server.errors import ApiError
 from parse_local.server.replies import DONE, ChatReply, CompletionReply, Reply, sse
 from parse_local.server.service import Service
 from parse_local.server.worker import Job, Work
 
+_ERRORS = {
+    400: "The request is malformed, or asks for what is not supported.",
+    401: "The API key is missing or wrong.",
+    403: "The `Host` or `Origin` is not allowed.",
+    404: "There is no such thing.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "The queue is full; see `Retry-After`.",
+    503: "The models are being loaded, the server is being stopped, or llama.cpp failed.",
+}
+
+
+def _documented(
+    answer: Any, *errors: int, stream: type[BaseModel] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    # What a route answers, for the OpenAPI document.
+    found: dict[int | str, dict[str, Any]] = {
+        status: {"model": answers.ErrorBody, "description": _ERRORS[status]}
+        for status in (*errors, 401, 403)
+    }
+    found[200] = {"model": answer, "description": "The answer."}
+    if stream is not None:
+        events = {"description": f"Events with a `{stream.__name__}` each, then `[DONE]`."}
+        found[200]["content"] = {"text/event-stream": {"schema": {"type": "string", **events}}}
+    return found
+
+
+_POSTED = (400, 408, 413, 415, 429, 503)
+
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", summary="Answer a conversation", tags=["OpenAI"])
+@router.post(
+    "/v1/chat/completions",
+    summary="Answer a conversation",
+    tags=["OpenAI"],
+    responses=_documented(answers.ChatCompletion, *_POSTED, stream=answers.ChatChunk),
+)
 async def chat_completions(request: Request, body: schemas.ChatRequest) -> Response:
     """Answers the last message; `parse` has this server's own options."""
     service = _service(request)
@@ -41,7 +78,12 @@ async def chat_completions(request: Request, body: schemas.ChatRequest) -> Respo
     return await _Answering(service, request, options, reply).respond(work, body)
 
 
-@router.post("/v1/completions", summary="Go on with a text", tags=["OpenAI"])
+@router.post(
+    "/v1/completions",
+    summary="Go on with a text",
+    tags=["OpenAI"],
+    responses=_documented(answers.TextCompletion, *_POSTED, stream=answers.TextCompletion),
+)
 async def completions(request: Request, body: schemas.CompletionRequest) -> Response:
     """Goes on with the prompt, without a chat template."""
     service = _service(request)
@@ -57,13 +99,23 @@ async def completions(request: Request, body: schemas.CompletionRequest) -> Resp
     return await _Answering(service, request, options, reply, raw=True).respond(work, body)
 
 
-@router.get("/v1/models", summary="What is loaded", tags=["OpenAI"])
+@router.get(
+    "/v1/models",
+    summary="What is loaded",
+    tags=["OpenAI"],
+    responses=_documented(answers.ModelList, 503),
+)
 async def models(request: Request) -> JSONResponse:
     """The loaded pair, the only one."""
     return JSONResponse({"object": "list", "data": [_service(request).model_json()]})
 
 
-@router.get("/v1/models/{model:path}", summary="The loaded pair by its name", tags=["OpenAI"])
+@router.get(
+    "/v1/models/{model:path}",
+    summary="The loaded pair by its name",
+    tags=["OpenAI"],
+    responses=_documented(answers.ModelEntry, 404, 503),
+)
 async def model(request: Request, model: str) -> JSONResponse:
     """The loaded pair, if that is its name."""
     found = _service(request).model_json()
@@ -73,7 +125,16 @@ async def model(request: Request, model: str) -> JSONResponse:
     return JSONResponse(found)
 
 
-@router.get("/health", summary="Whether it is ready", tags=["Server"])
+@router.get(
+    "/health",
+    summary="Whether it is ready",
+    tags=["Server"],
+    responses={
+        200: {"model": answers.Health, "description": "It is."},
+        403: {"model": answers.ErrorBody, "description": _ERRORS[403]},
+        503: {"model": answers.Health, "description": "Not yet, or no longer."},
+    },
+)
 async def health(request: Request) -> JSONResponse:
     """200 when the models are loaded, 503 before that and while it stops."""
     worker = _service(request).worker
@@ -86,7 +147,16 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse(found, 200 if ready else 503)
 
 
-@router.get("/metrics", summary="Counters for Prometheus", tags=["Server"])
+@router.get(
+    "/metrics",
+    summary="Counters for Prometheus",
+    tags=["Server"],
+    response_class=PlainTextResponse,
+    responses={
+        status: {"model": answers.ErrorBody, "description": _ERRORS[status]}
+        for status in (401, 403)
+    },
+)
 async def prometheus(request: Request) -> Response:
     """Requests, tokens, seconds, the accepted share and the queue."""
     return Response(_service(request).metrics.text(), media_type=metrics.CONTENT_TYPE)
