@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from serving import QUESTION, Running, events, serving
 from tiny_gguf import READABLE
 
 from parse_local import Options, load_pair
+from parse_local.server.answer_schemas import ChatChunk, ChatCompletion, TextCompletion
 
 EXACT: dict[str, Any] = {
     "n_ctx": 1024,
@@ -128,3 +130,176 @@ def test_what_is_not_supported_is_named(
     assert error["param"] == param
     assert error["message"].startswith(message)
     assert error["type"] == "invalid_request_error"
+
+
+def json_answer(client: httpx.Client, **wanted: Any) -> Any:
+    found = ask(client, response_format=wanted, max_tokens=200)
+    assert found.status_code == 200, found.text
+    assert found.json()["choices"][0]["finish_reason"] == "stop"
+    return json.loads(found.json()["choices"][0]["message"]["content"])
+
+
+def test_an_answer_in_json(client: httpx.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Ann", "Bob"]}, "old": {"type": "boolean"}},
+        "required": ["name", "old"],
+        "additionalProperties": False,
+    }
+    found = json_answer(client, type="json_schema", json_schema={"name": "x", "schema": schema})
+    assert set(found) == {"name", "old"}
+    assert found["name"] in ("Ann", "Bob")
+    assert isinstance(found["old"], bool)
+    assert json_answer(client, type="json_object", schema=schema) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({"type": "json_schema"}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": 5}}}, "response_format"),
+        ({"type": "json_schema", "json_schema": {"schema": {"not": {}}}}, "response_format"),
+        ({"type": "xml"}, "response_format.type"),
+    ],
+)
+def test_formats_that_cannot_be_had(
+    client: httpx.Client, wanted: dict[str, Any], param: str
+) -> None:
+    response = ask(client, response_format=wanted)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_a_grammar_beside_a_format_is_refused(client: httpx.Client) -> None:
+    body = {"response_format": {"type": "json_object"}, "parse": {"grammar": 'root ::= "a"'}}
+    assert ask(client, **body).json()["error"]["param"] == "response_format"
+    found = ask(client, parse={"grammar": 'root ::= "yes" | "no"'}).json()
+    assert found["choices"][0]["message"]["content"] in ("yes", "no")
+
+
+def test_events_tell_of_drafts_and_verdicts(client: httpx.Client) -> None:
+    options = {"strategy": "parse", "accept": "semantic", "window": 8, "delta": 4, "events": True}
+    body = {"messages": QUESTION, "stream": True, "parse": {**options, "tau_prefix": 0.5}}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        chunks = events(response)
+    told = [chunk["parse"] for chunk in chunks if "parse" in chunk]
+    drafted = "".join(e["text"] for e in told if e["event"] == "drafted")
+    verified = [e for e in told if e["event"] == "verified"]
+    assert "".join(e["text"] for e in verified) == drafted
+    for event in verified:
+        found = event["round"]
+        n = len(found["boundaries"])
+        assert len(found["n_chars"]) == len(found["p_correct"]) == len(found["complete"]) == n
+        assert found["n_accept_chars"] <= len(event["text"])
+    # What is verified as accepted is announced with the same text, and the rest goes.
+    shown = [e for e in told if e["event"] in ("verified", "accepted", "rolled_back")]
+    for i, event in enumerate(shown):
+        if event["event"] == "verified":
+            kept = event["text"][: event["round"]["n_accept_chars"]]
+            after = {e["event"]: e["text"] for e in shown[i + 1 : i + 3]}
+            if kept:
+                assert after["accepted"] == kept
+            if event["text"] != kept:
+                assert after["rolled_back"] == event["text"][len(kept) :]
+    # Content is final text only.
+    content = [c for c in chunks if c["choices"] and c["choices"][0]["delta"].get("content")]
+    assert {c["parse"]["event"] for c in content} == {"text"}
+    assert {c["parse"]["source"] for c in content} <= {"draft", "target"}
+    usage = chunks[-1]["usage"]["parse"]
+    assert usage["n_rounds"] == len(verified) > 0
+    assert usage["accept"] == "semantic"
+
+
+def test_stop_strings_end_an_answer_and_are_no_part_of_it(client: httpx.Client) -> None:
+    text = ask(client).json()["choices"][0]["message"]["content"]
+    for stop in (text[3:5], ["nowhere", text[3:5]]):
+        choice = ask(client, stop=stop).json()["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        assert choice["message"]["content"] == text[: text.index(text[3:5])]
+
+
+def test_a_seed_repeats_an_answer(client: httpx.Client) -> None:
+    def text(**more: Any) -> str:
+        found = ask(client, temperature=1.5, **more).json()
+        content: str = found["choices"][0]["message"]["content"]
+        return content
+
+    assert text(seed=7) == text(seed=7)
+    assert len({text(seed=seed) for seed in range(4)}) > 1
+    assert len({text(seed=-1) for _ in range(4)}) > 1
+
+
+def test_content_in_parts_and_other_roles(client: httpx.Client) -> None:
+    parts = [{"type": "text", "text": "hello"}, {"type": "text", "text": "there"}]
+    inline = [{"role": "system", "content": "s"}, {"role": "user", "content": "hello\nthere"}]
+    apart = [{"role": "developer", "content": "s"}, {"role": "user", "content": parts}]
+    one, other = (ask(client, messages=m).json() for m in (inline, apart))
+    assert one["choices"][0]["message"] == other["choices"][0]["message"]
+    assert one["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
+
+
+def test_what_changes_nothing_is_ignored(client: httpx.Client) -> None:
+    plain = ask(client).json()["choices"]
+    ignored: dict[str, Any] = {
+        "user": "u", "metadata": {"a": "b"}, "store": False, "n": 1, "logit_bias": {},
+        "frequency_penalty": 0, "presence_penalty": 0, "service_tier": "auto", "model": "gpt-4o",
+        "cache_prompt": True, "audio": None, "functions": None, "logprobs": False, "tools": None,
+        "stream": False, "stream_options": None, "response_format": {"type": "text"}, "stop": None,
+    }  # fmt: skip
+    assert ask(client, **ignored).json()["choices"] == plain
+
+
+def test_a_text_is_gone_on_with(client: httpx.Client, expected: Any) -> None:
+    body = {"prompt": "hello there", "max_tokens": 6}
+    whole = client.post("/v1/completions", json=body).json()
+    assert whole["object"] == "text_completion"
+    assert (
+        client.post("/v1/completions", json={**body, "prompt": ["hello there"]}).json()["choices"]
+        == (whole["choices"])
+    )
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        *chunks, last = events(response)
+    text = "".join(c["choices"][0]["text"] for c in chunks)
+    assert text == whole["choices"][0]["text"]
+    assert last["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["parse"]["accept"] == "exact"
+
+
+def test_a_prompt_that_does_not_fit(client: httpx.Client) -> None:
+    for path, body, param in (
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 2000}]},
+            "messages",
+        ),
+        ("/v1/completions", {"prompt": "x" * 2000}, "prompt"),
+    ):
+        for stream in (False, True):
+            response = client.post(path, json={**body, "stream": stream})
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "context_length_exceeded"
+            assert response.json()["error"]["param"] == param
+
+
+def test_the_turns_are_checked(client: httpx.Client) -> None:
+    for turns, param in (
+        ([{"role": "user"}], "messages[0].content"),
+        ([*QUESTION, {"role": "assistant", "content": "Well,"}], "messages"),
+        ([{"role": "user", "content": "a", "tool_calls": []}, *QUESTION], None),
+    ):
+        response = ask(client, messages=turns)
+        if param is None:
+            assert response.status_code == 200
+        else:
+            assert response.json()["error"]["param"] == param
+
+
+def test_every_answer_fits_the_document(client: httpx.Client) -> None:
+    ChatCompletion.model_validate_json(ask(client, parse={"events": True}).content)
+    body: dict[str, Any] = {"stream": True, "parse": {"events": True}}
+    with client.stream("POST", "/v1/chat/completions", json={"messages": QUESTION, **body}) as r:
+        for chunk in events(r):
+            ChatChunk.model_validate(chunk)
+    with client.stream("POST", "/v1/completions", json={"prompt": "a", **body}) as r:
+        for chunk in events(r):
+            TextCompletion.model_validate(chunk)

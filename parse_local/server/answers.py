@@ -28,12 +28,13 @@ class Answers:
         self._seconds = seconds
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def begin(self, request: Request, work: Work) -> tuple[Job, AsyncIterator[Event]]:
+    def begin(self, request: Request, work: Work, field: str) -> tuple[Job, AsyncIterator[Event]]:
         """Queue a job for a request.
 
         Args:
             request: whose body has been read; its client is watched from now on.
             work: starts the answer.
+            field: of the request, that holds its prompt.
 
         Returns:
             The job, and its events; the job ends at the latest when they are closed.
@@ -41,7 +42,7 @@ class Answers:
         Raises:
             ApiError: as `Worker.submit`; the events raise as `Job.events`.
         """
-        job = self._worker.submit(work)
+        job = self._worker.submit(work, field)
         watch = asyncio.create_task(self._watch(request, job))
         return job, self._events(job, watch)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from parse_local.chat_template import Message, Tool
 from parse_local.errors import UsageError
+from parse_local.grammar import json_object, schema_grammar
 from parse_local.policy import Options
 from parse_local.server import schemas
 from parse_local.server.errors import ApiError
@@ -40,9 +41,8 @@ def answer_options(request: schemas.Request, defaults: Options, limits: Limits) 
         chosen["logprobs"] = request.logprobs
     n_tokens = n_asked or defaults.max_tokens
     chosen["max_tokens"] = min(n_tokens, limits.answer_tokens or n_tokens)
-    for name, field in (("logprobs", "logprobs"), ("grammar", "parse.grammar")):
-        if chosen.get(name) is not None:
-            raise _not_supported(field)
+    if chosen.get("logprobs") is not None:
+        raise _not_supported("logprobs")
     try:
         return replace(defaults, **chosen)
     except UsageError as error:
@@ -58,8 +58,6 @@ def _of_chat(request: schemas.ChatRequest) -> dict[str, Any]:
         raise ApiError(400, message, param="top_logprobs", code="invalid_value")
     if request.reasoning_effort is not None:
         chosen["thinking"] = request.reasoning_effort not in ("none", "minimal")
-    if request.response_format is not None and request.response_format.type != "text":
-        raise _not_supported("response_format")
     arguments = request.chat_template_kwargs
     if arguments is not None and arguments.enable_thinking is not None:
         chosen["thinking"] = arguments.enable_thinking
@@ -113,6 +111,30 @@ def _text(content: str | list[schemas.TextPart] | None) -> str:
     if isinstance(content, list):
         return "\n".join(part.text for part in content)
     return content or ""
+
+
+def with_grammar(options: Options, wanted: schemas.ResponseFormat | None) -> Options:
+    """The options with the grammar that the answer's format stands for.
+
+    A large schema takes a while: not for the thread that serves HTTP.
+
+    Raises:
+        ApiError: there is another grammar already, or no schema.
+        GrammarError: the schema says what a grammar cannot guarantee.
+    """
+    if wanted is None or wanted.type == "text":
+        return options
+    field = "response_format"
+    if options.grammar is not None:
+        message = "`parse.grammar` and `response_format` cannot both be followed; leave out one."
+        raise ApiError(400, message, param=field, code="invalid_value")
+    schema = wanted.schema_
+    if wanted.type == "json_schema":
+        schema = wanted.json_schema.schema_ if wanted.json_schema else None
+        if schema is None:
+            field = "response_format.json_schema.schema"
+            raise ApiError(400, f"`{field}` is missing.", param=field, code="missing_field")
+    return replace(options, grammar=json_object() if schema is None else schema_grammar(schema))
 
 
 def tools_of(request: schemas.ChatRequest) -> list[Tool] | None:

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from parse_local.errors import (
     ContextLengthError,
+    GrammarError,
     JudgeError,
     ParseLocalError,
     TemplateError,
@@ -79,10 +80,12 @@ class ApiError(Exception):
         return JSONResponse(self.body, self.status, headers)
 
 
-def from_engine(error: ParseLocalError) -> ApiError:
-    """What a client is told about an error of the engine."""
+def from_engine(error: ParseLocalError, field: str) -> ApiError:
+    """What a client is told about an error of the engine; `field` holds the prompt."""
     if isinstance(error, ContextLengthError):
-        return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+        return ApiError(400, str(error), param=field, code="context_length_exceeded")
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param="response_format", code="invalid_value")
     if isinstance(error, UsageError | TemplateError | JudgeError):
         return ApiError(400, str(error), code="unsupported_value")
     return ApiError(503, str(error), code="engine_failed")

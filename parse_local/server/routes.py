@@ -72,7 +72,8 @@ async def chat_completions(request: Request, body: schemas.ChatRequest) -> Respo
         if service.settings.limits.prompt_tokens is not None:
             prompt = engine.target.prompt(messages, thinking=options.thinking)
             service.check_prompt(len(prompt), "messages")
-        return engine.stream(messages, options, tools=tools)
+        wanted = convert.with_grammar(options, body.response_format)
+        return engine.stream(messages, wanted, tools=tools)
 
     reply = ChatReply(service.engine.pair_name, **_shape(body))
     return await _Answering(service, request, options, reply).respond(work, body)
@@ -184,7 +185,8 @@ class _Answering:
     raw: bool = False
 
     async def respond(self, work: Work, body: schemas.Request) -> Response:
-        job, events = self.service.answers.begin(self.request, work)
+        field = "prompt" if self.raw else "messages"
+        job, events = self.service.answers.begin(self.request, work, field)
         if not body.stream:
             return JSONResponse(await self._whole(job, events))
         first = await anext(events)  # errors of the prompt still get a status of their own

@@ -34,11 +34,13 @@ class Job:
 
     Args:
         work: starts the answer; called in the generation thread.
+        field: of the request, that holds its prompt; for errors.
         loop: of the server, which reads the events.
     """
 
-    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, work: Work, field: str, loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
+        self.field = field
         self.cancelled: Reason | None = None
         self.submitted = time.perf_counter()
         self.started: float | None = None
@@ -120,13 +122,13 @@ class Worker:
         """Load the models and begin to answer."""
         self._thread.start()
 
-    def submit(self, work: Work) -> Job:
-        """Queue a job; its events arrive in the running asyncio loop.
+    def submit(self, work: Work, field: str) -> Job:
+        """Queue a job, see `Job`; its events arrive in the running asyncio loop.
 
         Raises:
             ApiError: the queue is full (429), or the models are not ready (503).
         """
-        job = Job(work, asyncio.get_running_loop())
+        job = Job(work, field, asyncio.get_running_loop())
         with self._changed:
             if self.state == "loading":
                 raise ApiError(503, "The models are being loaded.", code="loading", retry_after=2)
@@ -215,7 +217,7 @@ class Worker:
                 if job.cancelled:
                     engine.cancel()
         except ParseLocalError as error:
-            job.put(from_engine(error))
+            job.put(from_engine(error, job.field))
         except ApiError as error:
             job.put(error)
         except Exception:  # a bug must not end the thread that all others wait for
