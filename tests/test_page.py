@@ -21,6 +21,7 @@ from parse_local import Options, load_pair
 from parse_local.policy import STRATEGIES, AcceptMode
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")
+from axe_playwright_python.sync_playwright import Axe  # noqa: E402
 
 Page = sync_api.Page
 expect = sync_api.expect
