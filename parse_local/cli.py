@@ -22,6 +22,7 @@ from parse_local.cli_options import (
     load,
     options_from,
     pair_options,
+    plain_option,
 )
 from parse_local.cli_serve import serve
 from parse_local.cli_sessions import sessions
@@ -63,6 +64,7 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 @main.command()
 @click.argument("prompt", required=False)
 @click.option("--system", metavar="TEXT", help="System prompt.")
+@plain_option
 @pair_options
 @answer_options
 @grammar_options
@@ -73,7 +75,12 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
     "--show-accepted", is_flag=True, help="Mark what came from the draft, and show its verdicts."
 )
 def run(
-    prompt: str | None, system: str | None, as_json: bool, show_accepted: bool, **values: Any
+    prompt: str | None,
+    system: str | None,
+    plain: bool,
+    as_json: bool,
+    show_accepted: bool,
+    **values: Any,
 ) -> None:
     """Answer PROMPT, or what comes on stdin.
 
@@ -102,7 +109,7 @@ def run(
     engine = load(values)
     # Where the whole result is printed at the end, nothing is drawn before.
     out = io.StringIO() if as_json or show_accepted else None
-    result = show_answer(engine, _messages(prompt, system), options, out=out)
+    result = show_answer(engine, _messages(prompt, system), options, out=out, markdown=not plain)
     if as_json:
         click.echo(json.dumps(result.to_json(), ensure_ascii=False))
     elif show_accepted:

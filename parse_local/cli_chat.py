@@ -8,7 +8,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from parse_local.cli_options import answer_options, load, load_options, options_from, pair_options
+from parse_local.cli_options import (
+    answer_options,
+    load,
+    load_options,
+    options_from,
+    pair_options,
+    plain_option,
+)
 from parse_local.cli_sessions import complete_session
 from parse_local.errors import SessionError, UsageError
 from parse_local.paths import sessions_file
@@ -24,6 +31,7 @@ _MODELS = ("pair", "draft", "target")
 @click.argument("message", metavar="[QUESTION]", required=False)
 @click.option("--system", metavar="TEXT", help="System prompt.")
 @click.option("--quiet", is_flag=True, help="No greeting, no statistics.")
+@plain_option
 @click.option(
     "--resume",
     is_flag=False,
@@ -50,6 +58,7 @@ def chat(
     message: str | None,
     system: str | None,
     quiet: bool,
+    plain: bool,
     resume: str | None,
     no_history: bool,
     context_full: ContextFull | None,
@@ -57,8 +66,9 @@ def chat(
 ) -> None:
     """Chat at the terminal, beginning with QUESTION if there is one.
 
-    The draft appears dim, turns normal once it is accepted, and a rejected tail
-    goes as the target writes on. Ctrl-C stops the answer, Ctrl-D leaves, /help helps.
+    The draft appears dim, turns normal once it is accepted, and a rejected tail is
+    struck through and goes as the target writes on. Ctrl-C stops the answer, Ctrl-D
+    leaves, /help helps.
 
     Where stdin is no terminal, what comes there and QUESTION behind it are one
     message, answered once.
@@ -95,6 +105,7 @@ def chat(
         context_full=context_full,
         loader=PairLoader(values),
         remember=not no_history,
+        markdown=not plain,
     )
     raise click.exceptions.Exit(status)
 

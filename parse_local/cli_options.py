@@ -385,6 +385,15 @@ _LOAD_NAMES = (
 )
 
 
+def plain_option(command: Command) -> Command:
+    """How an answer looks on a terminal."""
+    return click.option(
+        "--plain",
+        is_flag=True,
+        help="Show answers as they are written, without rendering Markdown.",
+    )(command)
+
+
 def load_options(values: dict[str, Any]) -> LoadOptions:
     """How to load, from all values of a command that carries `pair_options`."""
     return LoadOptions(**{name: values[name] for name in _LOAD_NAMES if name in values})

@@ -400,3 +400,11 @@ def test_no_model_left_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None
     err = capsys.readouterr().err.replace("\n", " ")
     assert "Error: old is broken." in err
     assert "Error: new is broken." in err
+
+
+def test_markdown_can_be_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
+    chat(Scripted(), "/set markdown off\r/set markdown\r/set markdown maybe\r/show\r")
+    err = capsys.readouterr().err
+    assert err.count("markdown: off\n") == 2
+    assert "There is no markdown maybe. Choose from: on, off." in err
+    assert "  off  (default: on)" in err

@@ -79,6 +79,7 @@ def show_answer(
     Raises:
         ParseLocalError: as `Engine.stream`; text that was final by then stays on the screen.
     """
+    markdown = markdown and options.grammar is None  # whoever asks for a form wants it as it is
     figures = Status(lambda: engine.progress, engine.n_ctx, options.strategy) if status else None
     view = AnswerView(out, markdown=markdown, status=figures)
     events = interruptible(engine, engine.stream(messages, options), view.idle)

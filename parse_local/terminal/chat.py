@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import create_output
 from rich.console import Console
@@ -23,7 +25,7 @@ from parse_local.terminal.dialogue import Dialogue, Loads
 from parse_local.terminal.handlers.settings import completions
 from parse_local.terminal.handlers.showing import show_thinking
 from parse_local.terminal.prompt import make_session, open_history, unquote
-from parse_local.terminal.stats import percent
+from parse_local.terminal.status import toolbar
 from parse_local.text_input import read_stdin, require_text
 
 PROMPT = "> "
@@ -42,6 +44,7 @@ def run_chat(
     context_full: ContextFull | None = None,
     loader: Loads | None = None,
     remember: bool = True,
+    markdown: bool = True,
     session: PromptSession[str] | None = None,
 ) -> int:
     """Talk until Ctrl-D; answers go to stdout, everything else to stderr.
@@ -62,6 +65,7 @@ def run_chat(
             terminal and stops elsewhere.
         loader: loads other models.
         remember: keep what was typed for later chats.
+        markdown: render answers on a terminal.
         session: the prompt to read from, None for one of its own.
 
     Returns:
@@ -83,6 +87,7 @@ def run_chat(
         context_full=context_full or ("ask" if at_terminal else "stop"),
         loader=loader,
         quiet=quiet,
+        markdown=markdown,
     )
     chat.recorder = Recorder(store, chat.note)
     if at_terminal and not quiet:
@@ -129,14 +134,18 @@ def _session_ids(chat: Dialogue) -> Iterable[str]:
         return []
 
 
-def _toolbar(chat: Dialogue) -> str:
-    n, n_ctx = chat.n_used, chat.engine.n_ctx
-    parts = [chat.engine.pair_name, f"context {n:,}/{n_ctx:,} ({percent(n / n_ctx)})"]
-    if chat.attachments:
-        parts.append(f"with {', '.join(a.name for a in chat.attachments)}")
+def _toolbar(chat: Dialogue) -> AnyFormattedText:
+    more = [f"with {', '.join(a.name for a in chat.attachments)}"] if chat.attachments else []
     if chat.recorder.store is None:
-        parts.append("not kept")
-    return " · ".join(part for part in parts if part)
+        more.append("not kept")
+    return toolbar(
+        chat.engine.pair_name,
+        chat.n_used,
+        chat.engine.n_ctx,
+        chat.options.strategy,
+        more,
+        columns=get_app().output.get_size().columns,
+    )
 
 
 def _answer_piped(chat: Dialogue, question: str | None) -> int:

@@ -65,6 +65,7 @@ class Dialogue:
         decide: asks the user a question with yes or no; None where nobody is there to ask.
         loader: loads other models; None where that is not possible.
         quiet: no line of statistics.
+        markdown: render answers on a terminal.
 
     Attributes:
         last: the last answer, None before the first.
@@ -87,6 +88,7 @@ class Dialogue:
         decide: Callable[[str], bool] | None = None,
         loader: Loads | None = None,
         quiet: bool = False,
+        markdown: bool = True,
     ) -> None:
         self.engine = engine
         self.options = options
@@ -98,6 +100,7 @@ class Dialogue:
         self.decide = decide
         self.loader = loader
         self.quiet = quiet
+        self.markdown = markdown
         self.last: Result | None = None
         self.attachments: list[Attachment] = []
         self.typed = ""
@@ -172,7 +175,14 @@ class Dialogue:
         asked = self.recorder.question(question, setting, title=title)
         messages = self.conversation.asking(question, replacing=replacing)
         try:
-            result = show_answer(self.engine, messages, self.options, watch=self.recorder.watch)
+            result = show_answer(
+                self.engine,
+                messages,
+                self.options,
+                watch=self.recorder.watch,
+                markdown=self.markdown,
+                status=not self.quiet,
+            )
         except (ParseLocalError, KeyboardInterrupt) as error:
             # KeyboardInterrupt: before the answer began, or when it had ended.
             self._keep(asked, self.recorder.broken_off(), replacing)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from prompt_toolkit.formatted_text import FormattedText
 from wcwidth import wcswidth
 
 from parse_local.events import Progress
@@ -55,8 +56,8 @@ def context_part(n_used: int, n_ctx: int, rank: int) -> Part:
 
 
 def toolbar(
-    pair: str, n_used: int, n_ctx: int, strategy: str, columns: int
-) -> list[tuple[str, str]]:
+    pair: str, n_used: int, n_ctx: int, strategy: str, more: Sequence[str] = (), *, columns: int
+) -> FormattedText:
     """What stands under the prompt, as prompt_toolkit takes it.
 
     Args:
@@ -64,14 +65,16 @@ def toolbar(
         n_used: tokens of context after the last answer.
         n_ctx: tokens of context there are.
         strategy: who writes.
+        more: other things to know, kept longer than pair and strategy.
         columns: of the terminal.
     """
-    parts = [Part(pair, 1), context_part(n_used, n_ctx, 0), Part(strategy, 2)]
+    parts = [Part(pair, 2), context_part(n_used, n_ctx, 0), Part(strategy, 3)]
+    parts = [part for part in parts if part.text] + [Part(text, 1) for text in more]
     found: list[tuple[str, str]] = []
     for part in fit(parts, columns):
         warns = part.style == WARNING
         found += [("", _SEPARATOR if found else ""), ("ansired" if warns else "", part.text)]
-    return found
+    return FormattedText(found)
 
 
 class Status:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rich.console import Console
-from rich.text import Text
-
-from parse_local.events import Result
 from parse_local.terminal.cells import Cell, Row, flow, split, visible
 from parse_local.terminal.stats import count
 
@@ -76,12 +72,3 @@ class ThinkingPanel:
 
 def _inked(row: Row) -> bool:
     return any(not cell.text.isspace() for cell in row.cells)
-
-
-def print_thinking(result: Result, console: Console) -> None:
-    """Show the whole reasoning of an answer, dim and italic."""
-    reasoning = visible(result.reasoning).strip("\n")
-    if not reasoning:
-        console.print("There is no reasoning in the last answer.", highlight=False)
-        return
-    console.print(Text(reasoning, style="dim italic"), soft_wrap=True, highlight=False)

@@ -17,6 +17,9 @@ from parse_local.terminal.handlers.table import Command, suggestion
 AUTO = "auto"
 """The value of a setting that is left to strategy, mode and profile."""
 
+MARKDOWN = "markdown"
+"""A setting of the screen: whether answers are rendered."""
+
 _ON, _OFF = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 
 _NOT_SET = frozenset({"cues", "logprobs", "grammar"})
@@ -55,7 +58,7 @@ def _flat(hint: Any) -> tuple[Any, ...]:
 def completions() -> tuple[str, ...]:
     """What may follow `/set `: every name, and every name with each of its values."""
     values = (f"{name} {value}" for name in NAMES for value in choices_of(name))
-    return (*NAMES, *values)
+    return (*NAMES, *values, MARKDOWN, *(f"{MARKDOWN} {value}" for value in ("on", "off")))
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -132,11 +135,14 @@ def _set(chat: Dialogue, argument: str) -> None:
     name, _, text = argument.partition(" ")
     name = name.lower().replace("-", "_")
     if not name:
-        chat.say(f"Settings: {', '.join(NAMES)}. /show has their values.")
+        chat.say(f"Settings: {', '.join((*NAMES, MARKDOWN))}. /show has their values.")
+        return
+    if name == MARKDOWN:
+        _set_markdown(chat, text.strip().lower())
         return
     names = ("tau_full", "tau_prefix") if name == "tau" else (name,)  # as --tau does
     if not set(names) <= set(NAMES):
-        hint = suggestion(name, NAMES, "/show lists the settings.")
+        hint = suggestion(name, (*NAMES, MARKDOWN), "/show lists the settings.")
         raise UsageError(f"There is no setting {name}. {hint}")
     text = text.strip()
     if not text:
@@ -147,6 +153,14 @@ def _set(chat: Dialogue, argument: str) -> None:
     value = parse_value(names[0], text)
     change(chat, **dict.fromkeys(names, value))
     chat.say(f"{name}: {shown(value)}")
+
+
+def _set_markdown(chat: Dialogue, text: str) -> None:
+    if text in (*_ON, *_OFF, "default"):
+        chat.markdown = text not in _OFF
+    elif text:
+        raise UsageError(f"There is no {MARKDOWN} {text}. Choose from: on, off.")
+    chat.say(f"{MARKDOWN}: {shown(chat.markdown)}")
 
 
 def _one_of(name: str) -> typing.Callable[[Dialogue, str], None]:
@@ -165,6 +179,8 @@ def print_settings(chat: Dialogue) -> None:
         value, usual = getattr(chat.options, name), getattr(default, name)
         changed = "" if value == usual else f"  (default: {shown(usual)})"
         chat.say(f"{name:<{width}}  {shown(value)}{changed}")
+    changed = "" if chat.markdown else "  (default: on)"
+    chat.say(f"{MARKDOWN:<{width}}  {shown(chat.markdown)}{changed}")
 
 
 SETTINGS = (
