@@ -41,6 +41,11 @@ class Parser:
         return self.channel == "reasoning" and not self.undecided
 
     @property
+    def thinks(self) -> bool:
+        """Whether what comes next is reasoning, as far as can be expected."""
+        return self.in_reasoning or self.undecided
+
+    @property
     def in_marker(self) -> bool:
         """Whether bytes are held back that may turn out to be a marker, or belong to one."""
         return False

@@ -64,7 +64,12 @@ class Planned(Windows):
         self._survival = 1.0
         self._asked_prefixes = False
         self._from_tail: int | None = None  # tokens that agree in front of the tail's place
-        self.judged = policy.accepts_boundaries and self._whole_pays(n_suffix)
+        self._judges = policy.accepts_boundaries and self._whole_pays(n_suffix)
+
+    @property
+    def judged(self) -> bool:
+        """Whether the next draft is a whole answer that gets a verdict; never reasoning."""
+        return self._judges and not self._answer.parser.thinks
 
     def _whole_pays(self, n_suffix: int) -> bool:
         controller, answer = self._controller, self._answer
@@ -210,7 +215,7 @@ class Planned(Windows):
         # Whether the target would have ended there too is not in the round.
         logprobs = draft.logprobs[: n_own - (draft.end_token is not None)]
         if self.judged:
-            self.judged = False
+            self._judges = False
             controller.whole_account.book(n + 1 - seconds / controller.plain_s)
             if draft.complete:
                 controller.whole.update(found.whole, 1)

@@ -59,7 +59,8 @@ class Tags(Marks):
 
     def parser(self, prompt: str, *, control_only: bool = False) -> Parser:
         """See `Marks`; the markers' text always counts, where a block may begin or end."""
-        return TagParser(self, opened=self.opens(prompt))
+        skipped = prompt.rstrip().endswith(self.closing)
+        return TagParser(self, opened=self.opens(prompt), skipped=skipped)
 
     def writes(self, parser: Parser, runs: Sequence[tuple[Channel, str]]) -> Iterator[Written]:
         """See `Marks`."""
@@ -80,9 +81,10 @@ class TagParser(Parser):
     Args:
         marks: the markers.
         opened: the prompt has begun a block.
+        skipped: the prompt has closed one, so that hardly another will follow.
     """
 
-    def __init__(self, marks: Tags, *, opened: bool) -> None:
+    def __init__(self, marks: Tags, *, opened: bool, skipped: bool = False) -> None:
         self.marks = True
         self._opening, self._closing = marks.opening.encode(), marks.closing.encode()
         self._token = marks.markers[0].encode()
@@ -90,7 +92,13 @@ class TagParser(Parser):
         self._held = b""
         self._trims = opened  # white space behind a marker belongs to it
         self.undecided = not opened
+        self._skipped = skipped
         self.channel = "reasoning" if opened else "answer"
+
+    @property
+    def thinks(self) -> bool:
+        """See `Parser`."""
+        return self.in_reasoning or (self.undecided and not self._skipped)
 
     @property
     def in_marker(self) -> bool:

@@ -34,11 +34,13 @@ class Stretch:
 class Windows:
     """Drafts of a fixed length, judged at every boundary (PARSE, section 3)."""
 
-    judged: bool = True
-    """Whether the next draft gets verdicts, where the mode asks for any."""
-
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+
+    @property
+    def judged(self) -> bool:
+        """Whether the next draft gets verdicts, where the mode asks for any."""
+        return True
 
     def tail(self, answer: Answer) -> list[int]:
         """Tokens of a rejected draft to be verified in place of a new one; mostly none."""

@@ -24,6 +24,7 @@ def write_scripted_gguf(
     template: str,
     words: Sequence[str] = (),
     controls: Sequence[str] = (),
+    unread: Sequence[str] = (),
     eos: str = "<|im_end|>",
     shuffle: bool = False,
 ) -> Path:
@@ -35,12 +36,13 @@ def write_scripted_gguf(
         template: chat template.
         words: tokens of several letters, which the tokenizer finds in any text.
         controls: control tokens.
+        unread: those of the words that it finds in none, so that only the model uses them.
         eos: which of them ends an answer.
         shuffle: another order of the vocabulary.
     """
     words = [w for w in words if w not in byte_symbols()]
     tokens = [*byte_symbols(), *words, *controls]
-    types = [1] * 256 + [4] * len(words) + [3] * len(controls)
+    types = [1] * 256 + [1 if w in unread else 4 for w in words] + [3] * len(controls)
     if shuffle:
         order = np.random.default_rng(1).permutation(len(tokens))
         tokens, types = [tokens[i] for i in order], [types[i] for i in order]
