@@ -19,7 +19,7 @@ from parse_local.cli_options import (
 from parse_local.cli_sessions import complete_session
 from parse_local.errors import SessionError, UsageError
 from parse_local.paths import sessions_file
-from parse_local.policy import Options
+from parse_local.policy import DEFAULT_PAIR, Options
 from parse_local.sessions import Session, SessionStore, open_store
 from parse_local.sessions.record import models_to_json, options_from_json
 from parse_local.terminal.context_limit import CONTEXT_FULL, ContextFull
@@ -101,7 +101,7 @@ def chat(
         quiet=quiet,
         store=store,
         resume=session,
-        models=models_to_json(*(values[name] for name in _MODELS)),
+        models=_named(values),
         context_full=context_full,
         loader=PairLoader(values),
         remember=not no_history,
@@ -142,16 +142,23 @@ def _resumed(
     return merged
 
 
+def _named(values: Mapping[str, Any]) -> dict[str, str]:
+    """The models that the values name; the default pair where they name none."""
+    pair, draft, target = (values[name] for name in _MODELS)
+    return models_to_json(pair or (None if target else DEFAULT_PAIR), draft, target)
+
+
 class PairLoader:
     """Loads other models with the settings of a command.
 
     Args:
-        values: all values of a command that carries `pair_options`; its models and their
-            profile are left out.
+        values: all values of a command that carries `pair_options`. Its profile belongs to its
+            own models alone.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {**values, **dict.fromkeys((*_MODELS, "profile"))}
+        self._own = _named(values), values["profile"]
 
     def plan(self, models: Mapping[str, str], replaced: Any) -> None:
         """Check that models would fit once others are closed; raises as `load_pair`."""
@@ -167,4 +174,5 @@ class PairLoader:
 
     def load(self, models: Mapping[str, str]) -> Any:
         """Load models; raises as `load_pair`."""
-        return load({**self._values, **models})
+        own, profile = self._own
+        return load({**self._values, **models, "profile": profile if models == own else None})

@@ -231,3 +231,43 @@ def test_a_killed_chat_leaves_question_and_final_text(slow: list[str], home: Pat
 def latest() -> str:
     with SessionStore(sessions_file()) as store:
         return store.find().id
+
+
+# at a terminal
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudoterminal")
+@pytest.mark.parametrize("keeps", [True, False])
+def test_at_a_terminal(files: list[str], home: Path, keeps: bool) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "parse_local.cli", "chat", *files, "--max-tokens", "4"]
+    command += ["hello there"] if keeps else ["--no-history", "hello there"]
+    with subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "OMP_WAIT_POLICY": "passive", "TERM": "xterm"},
+    ) as process:
+        os.close(theirs)
+        for answered, keys in ((b"tok/s", b"typed later\r"), (b"tok/s", b"\x04")):
+            seen = b""
+            while answered not in seen:
+                seen += os.read(ours, 65536)
+            time.sleep(0.3)  # Ctrl-D means something at the prompt only
+            os.write(ours, keys)
+        try:
+            while os.read(ours, 65536):
+                pass
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait(20) == 0
+    os.close(ours)
+    if keeps:
+        assert [texts[::2] for _, texts in kept()] == [["hello there", "typed later"]]
+        assert "+typed later" in history_file().read_text()
+    else:
+        assert not list(home.rglob("*.db*"))
+        assert not history_file().exists()

@@ -41,6 +41,7 @@ ANSWER = Result(
     tokens=TokenCounts(n_accept=1),
     timings=Timings(total_s=2.0),
     spans=(Span("Hm.", "target", "reasoning"), Span("Six.", "draft"), Span(" No.", "target")),
+    speedup=1.5,
 )
 
 

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyperclip
@@ -15,11 +15,11 @@ from scripted_chat import Scripted, chat
 from terminal_screen import Terminal
 
 from parse_local.errors import DecodeError, ModelError, UsageError
-from parse_local.events import Result, Span, TokenCounts, Usage
+from parse_local.events import Event, Result, Span, Text, TokenCounts, Usage
 from parse_local.policy import Options
 from parse_local.sessions import SessionStore
 from parse_local.terminal.clipboard import copy
-from parse_local.terminal.commands import COMMANDS
+from parse_local.terminal.commands import COMMANDS, KEYS
 from parse_local.terminal.handlers.settings import NAMES, choices_of, parse_value, shown
 
 HALF = Result(
@@ -52,6 +52,15 @@ def test_the_commands_are_these() -> None:
         "/verify /copy /save /sessions /resume /model /think"
     )
     assert {c.name for c in COMMANDS} == set(listed.split())
+
+
+def test_the_page_has_every_command_and_key() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "chat.md").read_text(encoding="utf-8")
+    commands = set(re.findall(r"`(/\w+)[ \[`]", page.split("## Commands")[1].split("\n## ")[0]))
+    assert {c.name for c in COMMANDS} <= commands
+    keys = re.findall(r"^\| ([^|]+) \|", page.split("## Keys")[1].split("\n## ")[0], re.MULTILINE)
+    for name, _ in KEYS:
+        assert any(part in " ".join(keys) for part in name.split(", ")), name
 
 
 # what is said
@@ -389,6 +398,32 @@ def test_a_model_that_cannot_be_loaded_brings_the_old_one_back(
     chat(Scripted(), "/model new\ra\r", loader=loader, models={"pair": "old"})
     assert again.contents == [["a"]]
     assert "Error: new is broken." in capsys.readouterr().err
+
+
+def test_a_load_that_is_stopped_brings_the_old_one_back() -> None:
+    class Stopped(Loader):
+        def load(self, models: Mapping[str, str]) -> Scripted:
+            if models["pair"] == "new":
+                raise KeyboardInterrupt
+            return super().load(models)
+
+    first, again = Scripted(), Scripted()
+    loader = Stopped(new=Scripted(), old=again)
+    chat(first, "/model new\ra\r", loader=loader, models={"pair": "old"})
+    assert (first.closed, first.asked) == (True, [])
+    assert again.contents == [["a"]]
+
+
+def test_an_answer_that_breaks_off_is_kept(store: SessionStore) -> None:
+    def broken() -> Iterator[Event]:
+        yield Text("half an", "target")
+        raise DecodeError("llama_decode failed.")
+
+    engine = Scripted(broken, "fine")
+    chat(engine, "a\rb\r", store=store)
+    assert engine.contents[1] == ["a", "half an", "b"]
+    (_, answer, *_) = store.messages(store.find().id)
+    assert (answer.content, answer.finish_reason) == ("half an", None)
 
 
 def test_no_model_left_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None:

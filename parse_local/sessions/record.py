@@ -138,6 +138,7 @@ def figures_of(result: Result) -> dict[str, Any]:
         "n_rounds": len(result.rounds),
         "accepted_share": round(result.accepted_share, 4),
         "tokens_per_second": round(result.tokens_per_second, 2),
+        "speedup": result.speedup,
     }
 
 
@@ -160,6 +161,7 @@ def result_of(message: StoredMessage) -> Result:
         tokens=_counts(TokenCounts, message.figures.get("tokens")),
         timings=_counts(Timings, message.figures.get("timings")),
         spans=message.spans,
+        speedup=message.figures.get("speedup"),
     )
 
 

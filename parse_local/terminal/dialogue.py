@@ -185,7 +185,10 @@ class Dialogue:
             )
         except (ParseLocalError, KeyboardInterrupt) as error:
             # KeyboardInterrupt: before the answer began, or when it had ended.
-            self._keep(asked, self.recorder.broken_off(), replacing)
+            answer = self.recorder.broken_off()
+            self._keep(asked, answer, replacing)
+            if answer.content:
+                self.last = result_of(answer)
             if isinstance(error, KeyboardInterrupt):
                 return None
             raise

@@ -24,7 +24,7 @@ def _model(chat: Dialogue, argument: str) -> None:
     chat.engine.close()
     try:
         chat.engine = loader.load(models)
-    except ParseLocalError:
+    except (ParseLocalError, KeyboardInterrupt):
         _bring_back(chat, before)
         raise
     chat.models = dict(models)
@@ -35,9 +35,10 @@ def _bring_back(chat: Dialogue, models: Mapping[str, str]) -> None:
     assert chat.loader is not None
     try:
         chat.engine = chat.loader.load(models)
-    except ParseLocalError as again:
+    except (ParseLocalError, KeyboardInterrupt) as again:
         chat.leaving = True  # there is nothing left to talk to
-        chat.complain(again)
+        if isinstance(again, ParseLocalError):
+            chat.complain(again)
         chat.note("The session is kept; `parse-local chat --resume` goes on with it.")
 
 
