@@ -130,7 +130,7 @@ class Planned(Windows):
         controller = self._controller
         self._n_probe, self._times_plain = 0, False
         limit = super().limit(answer, n_unread)
-        if not self.judged and (limit <= 0 or not answer.tokens):
+        if not answer.tokens or (limit <= 0 and not self.judged):
             return 0
         self._n_unread = n_unread()
         if self.judged:

@@ -201,7 +201,9 @@ def test_whole_answers_are_drafted_where_verdicts_accept_them(ending: Any) -> No
     assert only.whole
     assert only.boundaries[-1].complete
     assert not only.read  # its rows would have cost more than the verdict
-    assert found.tokens.target_decoded == found.usage.prompt_tokens + only.n_draft
+    n_own = found.usage.completion_tokens - only.n_draft
+    assert n_own == 3  # the first of a process, by which its speed-up is measured
+    assert found.tokens.target_decoded == found.usage.prompt_tokens + n_own + only.n_draft
     # Rejected all the same, it is read again with its rows.
     engine.controller.whole.update(1000, 1000)
     engine.forget()
@@ -214,6 +216,25 @@ def test_whole_answers_are_drafted_where_verdicts_accept_them(ending: Any) -> No
     found = answer(engine, "hello there", tau_full=1.0, **VERDICTS)
     assert found.tokens.suffix_decoded == 0
     assert found.text == answer(engine, "hello there", strategy="target", max_tokens=120).text
+
+
+@pytest.mark.parametrize("accept", ["exact", "semantic"])
+def test_the_first_token_is_on_the_screen_before_the_draft_reads_the_prompt(
+    ending: Any, accept: str
+) -> None:
+    engine = reset(ending, CHEAP_QUESTIONS)
+    engine.controller.whole.update(100, 100)  # a whole answer would be drafted
+    options = Options(accept=accept, tau_full=0.0, max_tokens=60)
+    events = []
+    for event in engine.stream(ask("hello there"), options):
+        if not events:
+            # The target has read the prompt and decoded its last token, and nothing else ran.
+            assert engine.target.context.n_decoded == 23
+            assert engine.draft.context.n_decoded == 0
+        events.append(event)
+    assert isinstance(events[0], Text)
+    assert events[0].source == "target"
+    assert any(isinstance(e, Drafted) for e in events)
 
 
 def test_prefix_verdicts_are_searched_for_or_not_bought(engines: dict[str, Any]) -> None:
