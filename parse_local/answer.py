@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import codecs
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from parse_local.channels import Parser, Run, Shown, show
-from parse_local.events import Channel, FinishReason, Round, Source, Span, Text
+from parse_local.events import Channel, FinishReason, Round, Source, Span, Text, TokenLogprob
+from parse_local.llama.logprobs import LogprobReader
+from parse_local.tool_calls import CallScanner
 
 
 class TextStream:
@@ -81,6 +84,9 @@ class Answer:
         stops: stop strings; they end the answer, not what is thought before it.
         parser: tells reasoning from the answer; begins behind the prompt.
         controls: markers that are control tokens, by token.
+        calls: tells calls of tools from the answer's text.
+        call_controls: markers of calls that are control tokens.
+        reader: reads log-probabilities, None where nobody asked.
     """
 
     prompt: list[int]
@@ -88,6 +94,9 @@ class Answer:
     stops: tuple[str, ...] = ()
     parser: Parser = field(default_factory=Parser)
     controls: Mapping[int, bytes] = field(default_factory=dict)
+    calls: CallScanner = field(default_factory=CallScanner)
+    call_controls: Mapping[int, bytes] = field(default_factory=dict)
+    reader: LogprobReader | None = None
     tokens: list[int] = field(default_factory=list)
     data: bytes = b""
     finish_reason: FinishReason | None = None
@@ -110,6 +119,9 @@ class Answer:
         self._sequence = self.prompt + self.tokens
         self._sources: list[Source] = []  # who wrote each character that is held back
         self._last_source: Source = "target"
+        self._n_shown = 0  # characters
+        self._reading: list[TokenLogprob] = []  # tokens that have added no character yet
+        self._read: deque[tuple[int, TokenLogprob]] = deque()  # where they begin, not yet shown
 
     @property
     def done(self) -> bool:
@@ -164,11 +176,22 @@ class Answer:
         return self._sequence
 
     def append(
-        self, tokens: Sequence[int], pieces: Sequence[bytes], source: Source
+        self,
+        tokens: Sequence[int],
+        pieces: Sequence[bytes],
+        source: Source,
+        read: Sequence[TokenLogprob] = (),
     ) -> Iterator[Text]:
-        """Add final tokens; stops by itself at a stop string or at `max_tokens`."""
+        """Add final tokens; stops by itself at a stop string or at `max_tokens`.
+
+        Args:
+            tokens: of the model that writes the final text.
+            pieces: their bytes.
+            source: who wrote them.
+            read: what was read of the first ones, or of all.
+        """
         found: list[tuple[Channel, str]] = []
-        for token, piece in zip(tokens, pieces, strict=True):
+        for i, (token, piece) in enumerate(zip(tokens, pieces, strict=True)):
             if self.done:
                 break
             self._last_source = source
@@ -176,7 +199,12 @@ class Answer:
             self._sequence.append(token)
             self.n_accept += source == "draft"
             self.data += piece
-            found += self._take(self.parser.push(piece, self.controls.get(token, b"")))
+            before = self._n_known(found)
+            data = piece or self.call_controls.get(token, b"")
+            found += self._take(self.parser.push(data, self.controls.get(token, b"")))
+            if self.reader is not None:
+                self._reading.append(read[i] if i < len(read) else self.reader.unread(token))
+                self._place(before, self._n_known(found))
             if self.stream.stopped:
                 self.finish_reason = "stop"
             elif self.n_left <= 0:
@@ -186,11 +214,30 @@ class Answer:
     def close(self, reason: FinishReason) -> Iterator[Text]:
         """End the answer (an earlier reason stays) and release held text."""
         self.finish_reason = self.finish_reason or reason
+        before = self._n_known([])
         found = self._take(self.parser.finish())
+        found.append(("answer", self.stream.push(self.calls.finish())))
         if self._runs:
             channel = self._runs[-1][0]
             found.append((channel, self._streams[channel].finish()))
+        if self.calls.calls and self.finish_reason == "stop":
+            self.finish_reason = "tool_calls"
+        self._place(before, self._n_known(found))
         yield from self._emit(found)
+
+    def _n_known(self, found: Sequence[tuple[Channel, str]]) -> int:
+        # Characters that are shown, about to be, or held back as the possible beginning of a stop.
+        n_held = sum(stream.n_held for stream in self._streams.values())
+        return self._n_shown + sum(len(text) for _, text in found) + n_held
+
+    def _place(self, before: int, behind: int) -> None:
+        # Tokens that together have added characters begin with the first of these; those that
+        # have come to nothing were a marker or a call.
+        if behind > before:
+            self._read += [(before, read) for read in self._reading]
+        elif self.in_half or self.calls.holding:
+            return
+        self._reading.clear()
 
     def _take(self, runs: Sequence[Run]) -> list[tuple[Channel, str]]:
         # What becomes final. Nothing is held back in one channel once the other goes on.
@@ -202,6 +249,7 @@ class Answer:
                     found.append((before, self._streams[before].finish()))
                 self._runs.append((channel, bytearray()))
             self._runs[-1][1].extend(data)
+            data = self.calls.push(data) if channel == "answer" else data
             found.append((channel, self._streams[channel].push(data)))
         return found
 
@@ -222,7 +270,14 @@ class Answer:
                 self.spans[-1] = Span(last.text + part, source, channel)
             else:
                 self.spans.append(Span(part, source, channel))
-            yield Text(part, source, channel)
+            self._n_shown += len(part)
+            yield Text(part, source, channel, self._shown_tokens())
+
+    def _shown_tokens(self) -> tuple[TokenLogprob, ...]:
+        shown = []
+        while self._read and self._read[0][0] < self._n_shown:
+            shown.append(self._read.popleft()[1])
+        return tuple(shown)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ reasoning, whatever follows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -96,6 +96,41 @@ class Marks(Protocol):
     def writes(self, parser: Parser, runs: Sequence[tuple[Channel, str]]) -> Iterator[Written]:
         """What a model with these marks would write to say `runs` in a parser's state."""
         ...
+
+
+class AnswerStart:
+    """Finds where, in a model's own tokens, the answer begins behind what was thought before it.
+
+    Where a model may think but has not been told to, the answer begins at once.
+
+    Args:
+        parser: in the state that the prompt implies.
+        read: a token → what `Parser.push` takes.
+    """
+
+    def __init__(self, parser: Parser, read: Callable[[int], tuple[bytes, bytes]]) -> None:
+        self._origin = parser.copy()
+        self._read = read
+        self._restart()
+
+    def _restart(self) -> None:
+        self._parser = self._origin.copy()
+        self._seen: list[int] = []
+
+    def __call__(self, tokens: Sequence[int]) -> int | None:
+        """How many of the tokens behind the prompt come before it; None: it has not begun."""
+        if self._seen != tokens[: len(self._seen)]:
+            self._restart()
+        for token in tokens[len(self._seen) :]:
+            if self._begun:
+                break
+            self._parser.push(*self._read(token))
+            self._seen.append(token)
+        return len(self._seen) if self._begun else None
+
+    @property
+    def _begun(self) -> bool:
+        return not (self._parser.in_reasoning or self._parser.in_marker)
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:

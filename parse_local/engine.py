@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from parse_local.answer import Answer, TextStream
+from parse_local.channels import AnswerStart, Parser
 from parse_local.chat_template import Message, Tool
 from parse_local.controller import Controller, guess_costs
 from parse_local.costs import PairCosts
@@ -29,11 +30,14 @@ from parse_local.events import (
     Round,
     Source,
     Text,
+    TokenLogprob,
     Verified,
 )
+from parse_local.evidence import Evidence
 from parse_local.judge import Judge, make_judge
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
+from parse_local.llama.logprobs import LogprobReader
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
@@ -211,13 +215,18 @@ class Engine:
         policy = resolve(options, self.profile)
         writer = self._require_draft() if options.strategy == "draft" else self.target
         prompt = request.tokens(writer)
+        n_top, (calls, call_controls) = options.logprobs, request.calls(writer)
         answer = Answer(
             prompt=prompt,
             max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
             stops=options.stop,
             parser=request.parser(writer, prompt),
             controls=writer.thinking.controls,
+            calls=calls,
+            call_controls=call_controls,
+            reader=None if n_top is None else LogprobReader(writer.model, n_top),
         )
+        sampler = _sampler(writer, options, prompt, answer.parser)
         draft_context = self.draft.context if self.draft else None
         baseline = self.controller.baseline
         meter = Meter(self.target.context, draft_context, self.speculation, baseline)
@@ -225,14 +234,12 @@ class Engine:
         try:
             writer.context.resume(prompt)
             if options.strategy == "speculative":
-                yield from self._write(
-                    answer, _sampler(writer, options, prompt), self._speculates()
-                )
+                yield from self._write(answer, sampler, self._speculates())
             elif options.strategy in ("target", "draft"):
                 plain = Speculation(writer.context)
-                yield from self._write(answer, _sampler(writer, options, prompt), plain)
+                yield from self._write(answer, sampler, plain)
             else:
-                yield from self._parse(answer, request, options, policy)
+                yield from self._parse(answer, request, options, policy, sampler)
         except Cancelled:
             answer.finish_reason = "cancelled"
         else:
@@ -243,10 +250,14 @@ class Engine:
     # the loop
 
     def _parse(
-        self, answer: Answer, request: Request, options: Options, policy: Policy
+        self,
+        answer: Answer,
+        request: Request,
+        options: Options,
+        policy: Policy,
+        sampler: Sampler,
     ) -> Iterator[Event]:
         planned = options.strategy == "auto"
-        sampler = _sampler(self.target, options, answer.prompt)
         speculation = self.speculation or Speculation(self.target.context)
         if planned and self.draft is None:
             yield from self._write(answer, sampler, speculation)
@@ -270,7 +281,7 @@ class Engine:
             draft_writer,
             self.target,
             shared_vocabulary=self.shared_vocabulary,
-            sampler=_sampler(draft_writer, options, draft_prompt, stream=1),
+            sampler=_sampler(draft_writer, options, draft_prompt, draft_parser, stream=1),
             prompt=draft_prompt,
             parser=draft_parser,
             logprobs=planned or (weighs and not by_verdict),
@@ -278,7 +289,7 @@ class Engine:
             clock=self.controller.drafted if planned else None,
         )
         turns = self._planned(answer, policy, judge) if planned else make_turns(policy)
-        judging, reading = self._verifiers(sampler, judge, policy, turns)
+        judging, reading = self._verifiers(answer, sampler, judge, policy, turns)
         n_unread = partial(drafter.n_missing, answer)
         while not answer.done:
             if tail := turns.tail(answer):
@@ -300,15 +311,17 @@ class Engine:
             # Another vocabulary may spell it in tokens that the grammar does not allow.
             draft = draft.cut(sampler.n_fitting(answer.sequence, draft.tokens))
             found = turns.settle(draft)
-            own: list[int] = []
+            evidence: Evidence | None = None
             if found is None:
                 verifier = judging if turns.judged else reading
-                found, own = self._verify(answer, draft, verifier)
+                found, evidence = self._verify(answer, draft, verifier)
             turns.verified(answer, draft, found)
-            yield from self._accept(answer, draft, found)
+            yield from self._accept(answer, draft, found, evidence)
             if found.whole:
                 break
-            yield from self._append(answer, self.target.model, own)
+            # The target's own next token behind what is kept, where it was read.
+            own, own_read = evidence.behind(found.n_accept) if evidence else ([], [])
+            yield from self._append(answer, self.target.model, own, own_read)
             tail = draft.tokens[found.n_accept :]
             if not own:  # nothing has replaced its first token yet
                 tail = [answer.sequence[-1], *tail]
@@ -330,26 +343,34 @@ class Engine:
         )
 
     def _verifiers(
-        self, sampler: Sampler, judge: Judge | None, policy: Policy, turns: Windows
+        self,
+        answer: Answer,
+        sampler: Sampler,
+        judge: Judge | None,
+        policy: Policy,
+        turns: Windows,
     ) -> tuple[Verifier, Verifier]:
         # One for drafts that get verdicts where the mode asks for any, one for others.
         planner = turns if isinstance(turns, Planned) else None
         clock = self.controller.read if planner else None
         context = self.target.context
-        judging = Verifier(context, sampler, judge, policy, planner=planner, clock=clock)
+        asks = partial(Verifier, context, sampler, clock=clock, reader=answer.reader)
+        judging = asks(judge, policy, planner=planner)
         by_token = replace(policy, accept="exact") if policy.accepts_boundaries else policy
-        return judging, Verifier(context, sampler, None, by_token, clock=clock)
+        return judging, asks(None, by_token)
 
-    def _verify(self, answer: Answer, draft: Draft, verifier: Verifier) -> tuple[Round, list[int]]:
-        # The round, and the target's own next token behind what is kept, where it was read.
+    def _verify(
+        self, answer: Answer, draft: Draft, verifier: Verifier
+    ) -> tuple[Round, Evidence | None]:
         if self.target.context.n_reused is None:  # it has not read the prompt yet
             with answer.timed("prompt_s"):
                 self._prefill(self.target.context, answer.prompt)
         with answer.timed("verify_s"):
-            found, evidence = verifier.verify(answer.sequence, draft)
-        return found, [evidence.next_token[found.n_accept]] if evidence else []
+            return verifier.verify(answer.sequence, draft)
 
-    def _accept(self, answer: Answer, draft: Draft, verified: Round) -> Iterator[Event]:
+    def _accept(
+        self, answer: Answer, draft: Draft, verified: Round, evidence: Evidence | None
+    ) -> Iterator[Event]:
         verified = replace(verified, channel=draft.channel)
         answer.rounds.append(verified)
         n = verified.n_accept
@@ -359,7 +380,8 @@ class Engine:
             yield Accepted(n, kept)
         if n < len(draft.tokens):
             yield RolledBack(len(draft.tokens) - n, draft.text[len(kept) :])
-        yield from answer.append(draft.tokens[:n], draft.pieces[:n], "draft")
+        read = evidence.read if evidence else ()
+        yield from answer.append(draft.tokens[:n], draft.pieces[:n], "draft", read)
 
     def _write(
         self,
@@ -382,7 +404,7 @@ class Engine:
             return  # what has to be decoded again is, together with the next draft
         with answer.timed(phase if answer.tokens else "prompt_s"):
             self._prefill(context, answer.sequence)
-            speculation.begin(answer.sequence, tail)
+            speculation.begin(answer.sequence, tail, answer.reader)
         shown, parser, n_closed = TextStream(), answer.parser, answer.parser.n_closed
         if stop is not None:
             parser = parser.copy()
@@ -410,7 +432,7 @@ class Engine:
                         if self.shared_vocabulary or not in_half:
                             tokens = tokens[: i + 1]  # the rest is decoded and forgotten
                         break
-            yield from self._append(answer, context.model, tokens)
+            yield from self._append(answer, context.model, tokens, speculation.read)
             n = None if n is None else n - len(tokens)
 
     def _prefill(self, context: Context, tokens: list[int]) -> None:
@@ -419,13 +441,19 @@ class Engine:
         if context is self.target.context and context.n_decoded > n:
             self.controller.read(True, context.n_decoded - n, time.perf_counter() - started)
 
-    def _append(self, answer: Answer, model: Model, tokens: Sequence[int]) -> Iterator[Text]:
+    def _append(
+        self,
+        answer: Answer,
+        model: Model,
+        tokens: Sequence[int],
+        read: Sequence[TokenLogprob] = (),
+    ) -> Iterator[Text]:
         if answer.done or not tokens:
             return
         ended = model.is_eog(tokens[-1])
         tokens = tokens[:-1] if ended else tokens
         source: Source = "target" if model is self.target.model else "draft"
-        yield from answer.append(tokens, [model.piece(t) for t in tokens], source)
+        yield from answer.append(tokens, [model.piece(t) for t in tokens], source, read)
         if ended and not answer.done:
             answer.finish_reason = "stop"
 
@@ -472,7 +500,7 @@ class Engine:
             )
         draft = Draft(tokens, [self.target.model.piece(t) for t in tokens], complete=True)
         self.target.context.resume(prompt)
-        sampler = _sampler(self.target, replace(options, grammar=None), prompt)
+        sampler = _sampler(self.target, replace(options, grammar=None), prompt, Parser())
         verifier = Verifier(self.target.context, sampler, judge, policy, sequential=sequential)
         return verifier.judge_all(prompt, draft)
 
@@ -502,7 +530,9 @@ class Engine:
         return self.draft
 
 
-def _sampler(writer: Writer, options: Options, prompt: list[int], *, stream: int = 0) -> Sampler:
+def _sampler(
+    writer: Writer, options: Options, prompt: list[int], parser: Parser, *, stream: int = 0
+) -> Sampler:
     # Draft and target draw from streams of their own: speculative sampling
     # needs the two independent.
     seed = None if options.seed is None else options.seed * 2 + stream
@@ -516,4 +546,5 @@ def _sampler(writer: Writer, options: Options, prompt: list[int], *, stream: int
         seed=seed,
         grammar=options.grammar,
         n_prompt=len(prompt),
+        begins=AnswerStart(parser, writer.read),
     )

@@ -148,6 +148,14 @@ class Evidence:
         n = len(self._history) - len(self._tokens) + i
         return self._history[max(0, n - self._sampler.n_history) : n]
 
+    def behind(self, n: int) -> tuple[list[int], list[TokenLogprob]]:
+        """The target's own token behind the first `n`, and what is reported of it.
+
+        Args:
+            n: the exact prefix, or one of the cuts.
+        """
+        return [self.next_token[n]], [self.next_read[n]] if self._reader else []
+
     def terms(
         self,
         n: int,

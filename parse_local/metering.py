@@ -49,7 +49,7 @@ class Meter:
         helped = (draft is not None and draft.n_decoded) or (spec is not None and spec.n_proposed)
         if not helped or target.n_reused is None:  # the target wrote alone, or not at all
             return None
-        n_tokens = len(answer.tokens) + (answer.finish_reason == "stop")
+        n_tokens = len(answer.tokens) + (answer.finish_reason in ("stop", "tool_calls"))
         return self._baseline.speedup(n_tokens, answer.seconds.get("prompt_s", 0.0), seconds)
 
     def result(self, answer: Answer) -> Result:
@@ -61,6 +61,7 @@ class Meter:
             reasoning=answer.joined("reasoning"),
             finish_reason=answer.finish_reason or "stop",
             usage=Usage(len(answer.prompt), len(answer.tokens)),
+            tool_calls=tuple(answer.calls.calls),
             rounds=tuple(answer.rounds),
             tokens=TokenCounts(
                 draft_decoded=draft.n_decoded if draft else 0,

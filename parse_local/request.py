@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from parse_local.channels import Parser
 from parse_local.chat_template import Message, Tool
 from parse_local.errors import UsageError
 from parse_local.policy import Options
+from parse_local.tool_calls import CallScanner
 from parse_local.writer import Writer
 
 
@@ -33,6 +34,10 @@ class Request(Protocol):
         """Tells reasoning from the answer in what the model writes behind its prompt."""
         ...
 
+    def calls(self, writer: Writer) -> tuple[CallScanner, Mapping[int, bytes]]:
+        """Tells calls from the answer's text; and markers of calls that are control tokens."""
+        ...
+
     def tokens(self, writer: Writer) -> list[int]:
         """The prompt in a model's own tokens; raises as `Writer.prompt` and `Writer.encode`."""
         ...
@@ -54,7 +59,17 @@ class Chat:
 
     def check(self, options: Options) -> Options:
         """All of them apply."""
+        if self.tools and options.grammar is not None:
+            raise UsageError(
+                "Under a grammar no tool can be called; leave out the tools, or the grammar."
+            )
         return options
+
+    def calls(self, writer: Writer) -> tuple[CallScanner, Mapping[int, bytes]]:
+        """In the form that the model's template shows, where there are tools."""
+        if not self.tools:
+            return CallScanner(), {}
+        return CallScanner(writer.call_format, self.tools), writer.call_controls
 
     def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
         """By the model's own marks."""
@@ -92,6 +107,10 @@ class Completion:
     def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
         """All of it is text."""
         return Parser()
+
+    def calls(self, writer: Writer) -> tuple[CallScanner, Mapping[int, bytes]]:
+        """All of it is text."""
+        return CallScanner(), {}
 
     def tokens(self, writer: Writer) -> list[int]:
         """The text."""

@@ -194,8 +194,7 @@ class Speculation:
         self._governor = governor
         self._tail = Tail()
         self._failed = False
-        self.reader: LogprobReader | None = None
-        """What to read of the output rows, None where nobody asked."""
+        self._reader: LogprobReader | None = None
         self.read: list[TokenLogprob] = []
         """What it has read of the tokens of the last step."""
         self.start_count()
@@ -205,13 +204,20 @@ class Speculation:
         self.n_proposed = 0
         self.n_accepted = 0
 
-    def begin(self, sequence: Sequence[int], tail: Sequence[int] = ()) -> None:
+    def begin(
+        self,
+        sequence: Sequence[int],
+        tail: Sequence[int] = (),
+        reader: LogprobReader | None = None,
+    ) -> None:
         """Start a continuation.
 
         Args:
             sequence: prompt and answer so far; its last token is not decoded yet.
             tail: what a draft had in place of that token and behind it.
+            reader: reads log-probabilities of what is written, None where nobody asked.
         """
+        self._reader = reader
         self._tail = Tail(list(tail))
         self._failed = False
         if self._proposer is not None:
@@ -250,14 +256,14 @@ class Speculation:
 
     def _write(self, sequence: list[int], proposal: list[int], sampler: Sampler) -> list[int]:
         self.read = []
-        if not proposal and self.reader is None:
+        if not proposal and self._reader is None:
             return [sampler.advance(self.context, sequence[-1], sequence)]
         tokens: list[int] = []
         rows = self._rows([sequence[-1], *proposal])
         for proposed, row in zip([*proposal, None], rows, strict=False):
             tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
-            if self.reader is not None:
-                self.read.append(self.reader.read(row, tokens[-1]))
+            if self._reader is not None:
+                self.read.append(self._reader.read(row, tokens[-1]))
             if tokens[-1] != proposed or self.context.model.is_eog(tokens[-1]):
                 break
         return tokens

@@ -57,7 +57,7 @@ class CallScanner:
         tools: what may be called. Other names are text, not calls.
     """
 
-    def __init__(self, form: CallFormat | None, tools: Sequence[Tool] = ()) -> None:
+    def __init__(self, form: CallFormat | None = None, tools: Sequence[Tool] = ()) -> None:
         self.calls: list[ToolCall] = []
         self._form = form
         self._parameters = {

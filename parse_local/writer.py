@@ -13,6 +13,7 @@ from parse_local.events import Channel
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.thinking import Thinking, find_marks
+from parse_local.tool_calls import CallFormat, find_format
 
 N_END = 64
 """Tokens at the end of a prompt that hold what a template writes to open an answer."""
@@ -38,9 +39,14 @@ def thinking_of(model: Model) -> Thinking:
     marks = find_marks(model.chat_template or "", is_token)
     if marks is None:
         return Thinking()
-    tokens = {m: model.tokenize(m, special=True) for m in marks.markers}
-    controls = {t[0]: m.encode() for m, t in tokens.items() if len(t) == 1}
-    return Thinking(marks, {t: m for t, m in controls.items() if not model.piece(t)})
+    return Thinking(marks, controls_of(model, marks.markers))
+
+
+def controls_of(model: Model, markers: Iterable[str]) -> dict[int, bytes]:
+    """Those of some markers that are control tokens, by token."""
+    tokens = {m: model.tokenize(m, special=True) for m in markers}
+    single = {t[0]: m.encode() for m, t in tokens.items() if len(t) == 1}
+    return {token: marker for token, marker in single.items() if not model.piece(token)}
 
 
 @dataclass
@@ -102,6 +108,21 @@ class Writer:
     def thinking(self) -> Thinking:
         """How it marks what it thinks."""
         return thinking_of(self.model)
+
+    @cached_property
+    def call_format(self) -> CallFormat | None:
+        """How it writes calls of tools, by its chat template."""
+        return find_format(self.model.chat_template or "")
+
+    @cached_property
+    def call_controls(self) -> dict[int, bytes]:
+        """Markers of calls that are control tokens."""
+        form = self.call_format
+        return {} if form is None else controls_of(self.model, form.markers)
+
+    def read(self, token: int) -> tuple[bytes, bytes]:
+        """What `Parser.push` takes of a token."""
+        return self.model.piece(token), self.thinking.controls.get(token, b"")
 
     def parser(self, prompt: Sequence[int]) -> Parser:
         """Tells reasoning from the answer in what the model writes behind a prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class Sampler:
         seed: of the draw; None draws one.
         grammar: GBNF that the text has to follow, None for free text.
         n_prompt: tokens of `history` that come before the text.
+        begins: how many tokens of the text come before what the grammar is about, None while
+            that has not begun; all of the text without it.
 
     Raises:
         GrammarError: the grammar is wrong.
@@ -64,12 +66,14 @@ class Sampler:
         seed: int | None = None,
         grammar: str | None = None,
         n_prompt: int = 0,
+        begins: Callable[[Sequence[int]], int | None] | None = None,
     ) -> None:
         self._chain: Any = None
         self._grammar: Grammar | None = None
         if grammar is not None:
             self._grammar = Grammar(model, grammar)
         self._n_prompt = n_prompt
+        self._begins = begins
         self._n_vocab = model.n_vocab
         self.rng = np.random.default_rng(seed)
         self.greedy = temperature <= 0
@@ -120,15 +124,16 @@ class Sampler:
         """
         row = row if isinstance(row, Rows) else Rows.of(row)
         assert row.n_rows == 1
-        if self.argmax_only:
+        written = self._written(history) if self._grammar is not None else None
+        if self.greedy and not self._penalty and written is None:
             best = scores.argmax(row, n_threads=1)
             if best[0] < 0:
                 raise scores.no_distribution()
             return Distribution(best, np.ones(1))
         shim = library.shim()
         recent = history[-PENALTY_LAST_N:] if self._penalty else None
-        if self._grammar is not None:
-            ids, probs = self._constrained(self._grammar, row, history)
+        if self._grammar is not None and written is not None:
+            ids, probs = self._constrained(self._grammar, row, written, recent)
         elif shim is None:
             ids, probs = self._apply(row, self._ids, recent)
         else:
@@ -179,13 +184,11 @@ class Sampler:
         return left["id"].copy(), weights / weights.sum()
 
     def _constrained(
-        self, grammar: Grammar, row: Rows, history: Sequence[int]
+        self, grammar: Grammar, row: Rows, written: Sequence[int], recent: Sequence[int] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         if not np.isfinite(row.array.max()):
             raise scores.no_distribution()
-        recent = history[-PENALTY_LAST_N:] if self._penalty else None
-        before = history[self._n_prompt :]
-        if grammar.n_allowed(before) == len(before):
+        if grammar.n_allowed(written) == len(written):
             for ids in self._likely(row, recent):
                 allowed = ids[grammar.allows(ids) & (row.array[0][ids] > -np.inf)]
                 # What a penalty lowers makes room for others.
@@ -201,6 +204,12 @@ class Sampler:
         raise GrammarError(
             "No token of the model goes on as the grammar demands; allow more there, or end it."
         )
+
+    def _written(self, history: Sequence[int]) -> Sequence[int] | None:
+        # What the grammar is about, None while that has not begun.
+        text = history[self._n_prompt :]
+        start = self._begins(text) if self._begins is not None else 0
+        return None if start is None else text[start:]
 
     def _others_go(self, logits: Logits, most: float) -> bool:
         # Whether top-p and min-p leave the same of these tokens whatever others there are, none
@@ -257,10 +266,10 @@ class Sampler:
             sequence: prompt and text so far.
             tokens: what may follow.
         """
-        if self._grammar is None:
+        written = None if self._grammar is None else self._written([*sequence, *tokens])
+        if self._grammar is None or written is None:
             return len(tokens)
-        before = sequence[self._n_prompt :]
-        return max(0, self._grammar.n_allowed([*before, *tokens]) - len(before))
+        return max(0, self._grammar.n_allowed(written) + len(tokens) - len(written))
 
     def close(self) -> None:
         """Free the chain and the grammar."""
