@@ -301,7 +301,9 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `parse-local run --json` prints."""
+        calls = [{"name": c.name, "arguments": c.arguments_json} for c in self.tool_calls]
         return {
+            **({"tool_calls": calls} if calls else {}),
             "text": self.text,
             "reasoning": self.reasoning,
             "finish_reason": self.finish_reason,

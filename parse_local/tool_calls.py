@@ -67,6 +67,7 @@ class CallScanner:
         self._closing = form.closing.encode() if form else b""
         self._held = b""
         self._opened = b""  # the marker that has begun a call
+        self._gap = b""  # white space in front of it, which goes with it
         self._begun = False  # the answer has text already
 
     @property
@@ -86,9 +87,10 @@ class CallScanner:
 
     def finish(self) -> bytes:
         """Nothing follows: what is held back is a call without its end, or text."""
-        rest = self._opened + self._held
+        rest = self._gap + self._opened + self._held
         if self._opened and self._call(self._held):
             rest = b""
+        self._gap = b""
         self._opened, self._held = b"", b""
         return self._text(rest, last=True)
 
@@ -99,14 +101,16 @@ class CallScanner:
             if at < 0:
                 return None
             body, rest = self._held[:at], self._held[at + len(self._closing) :]
-            text = b"" if self._call(body) else self._opened + body + self._closing
-            self._opened, self._held = b"", rest
+            whole = self._gap + self._opened + body + self._closing
+            text = b"" if self._call(body) else whole
+            self._gap, self._opened, self._held = b"", b"", rest
             return self._text(text)
         places = [(i, o) for o in self._openings if (i := self._held.find(o)) >= 0]
         places = [(i, o) for i, o in places if self._counts(self._held[:i])]
         if places:
             at, self._opened = min(places)
             text, self._held = self._held[:at], self._held[at + len(self._opened) :]
+            self._gap = text[len(text.rstrip()) :]
             return self._text(text.rstrip())
         n = self._n_open()
         text = self._held[: len(self._held) - n]

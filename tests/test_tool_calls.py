@@ -47,6 +47,8 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     (HERMES, "<tool_call>oh no</tool_call>x", "<tool_call>oh no</tool_call>x", []),
     (HERMES, '<tool_call>{"name": "rm"}</tool_call>', '<tool_call>{"name": "rm"}</tool_call>', []),
     (HERMES, '<tool_call>{"name": "weather"}</tool_call>', "", [("weather", {})]),
+    (HERMES, "a\n <tool_call>b</tool_call>", "a\n <tool_call>b</tool_call>", []),
+    (HERMES, "a\n <tool_call>b", "a\n <tool_call>b", []),
     (HERMES, "a < b <tool", "a < b <tool", []),
     (HERMES, "日本語 \n", "日本語 \n", []),
     (

@@ -1,0 +1,148 @@
+"""Tools from end to end: offered through the template, called, and never shown as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asking import ask, check_contract
+from scripted_gguf import write_scripted_gguf
+
+from parse_local import Options
+from parse_local.errors import TemplateError, UsageError
+from parse_local.events import Text, ToolCall
+
+TEMPLATE = (
+    "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %} <tool_call>{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}{% endfor %}:>"
+)
+MISTRAL = TEMPLATE.replace("<tool_call>", "[TOOL_CALLS]")
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+CALL = ['{"name"', ': "weather", "arguments"', ': {"city"', ': "Rome"', "}}"]
+GOOD = ["I look.", "\n", "<tool_call>", "\n\n", *CALL, "\n ", "</tool_call>"]
+BAD = ["I look.", "\n", "<tool_call>", "\n\n", *CALL[:-1], " oh", "</tool_call>"]
+LIST = ["Sure.", "[TOOL_CALLS]", "[", *CALL, "]"]
+ROME = ToolCall("weather", '{"city": "Rome"}')
+
+
+@pytest.fixture(scope="module")
+def engines(
+    load_once: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    directory = tmp_path_factory.mktemp("scripted")
+    loaded: dict[str, Any] = {}
+
+    def load(name: str, script: list[str], template: str, controls: tuple[str, ...] = ()) -> Any:
+        if name not in loaded:
+            words = sorted({w for w in script if len(w) > 1 and w not in controls})
+            steps = [w.replace("\n", "Ċ") if len(w) == 1 else w for w in script]
+            files = {
+                role: write_scripted_gguf(
+                    directory / f"{name}-{role}.gguf",
+                    {(":", ">"): steps},
+                    template=template,
+                    words=words,
+                    controls=[*controls, "<|im_end|>"],
+                    shuffle=role == "other",
+                )
+                for role in ("target", "other")
+            }
+            loaded[name] = load_once(target=files["target"], draft=files["target"])
+            loaded[f"{name}, other"] = load_once(target=files["target"], draft=files["other"])
+        return loaded[name]
+
+    load("good", GOOD, TEMPLATE)
+    load("bad", BAD, TEMPLATE)
+    load("list", LIST, MISTRAL, ("[TOOL_CALLS]",))
+    return loaded.__getitem__
+
+
+def call(engine: Any, *, tools: Any = (TOOL,), **options: Any) -> tuple[Any, list[str]]:
+    options = {"strategy": "parse", "accept": "exact", "max_tokens": 60, **options}
+    events = list(engine.stream(ask("?"), Options(**options), tools=tools))
+    result = check_contract(events, max_tokens=60)
+    return result, [e.text for e in events if isinstance(e, Text)]
+
+
+@pytest.mark.parametrize("name", ["good", "good, other"])
+@pytest.mark.parametrize("window", [0, 1, 4])
+@pytest.mark.parametrize("strategy", ["parse", "target", "auto"])
+def test_a_call_is_no_text(
+    engines: Callable[..., Any], name: str, window: int, strategy: str
+) -> None:
+    found, shown = call(engines(name), strategy=strategy, window=window)
+    assert found.tool_calls == (ROME,)
+    assert found.finish_reason == "tool_calls"
+    assert found.text == "I look."
+    assert found.usage.completion_tokens == len(GOOD)
+    assert not any("<" in text or "{" in text for text in shown)
+    as_json = found.to_json()
+    assert as_json["tool_calls"] == [{"name": "weather", "arguments": '{"city": "Rome"}'}]
+
+
+def test_a_marker_that_is_a_control_token(engines: Callable[..., Any]) -> None:
+    engine = engines("list")
+    (token,) = engine.target.model.tokenize("[TOOL_CALLS]", special=True)
+    assert engine.target.model.piece(token) == b""
+    found, _ = call(engine)
+    assert (found.text, found.tool_calls, found.finish_reason) == ("Sure.", (ROME,), "tool_calls")
+
+
+def test_what_is_no_call_is_text(engines: Callable[..., Any]) -> None:
+    found, shown = call(engines("bad"))
+    assert found.tool_calls == ()
+    assert found.finish_reason == "stop"
+    assert found.text == "".join(BAD)
+    assert "".join(shown) == found.text
+    # Without tools nothing is looked for, and nothing held back.
+    plain, texts = call(engines("good"), tools=None, window=1)
+    assert plain.text == "".join(GOOD)
+    assert plain.tool_calls == ()
+    assert len(texts) > 5
+
+
+def test_a_call_that_is_cut_off_is_text(engines: Callable[..., Any]) -> None:
+    found, _ = call(engines("good"), max_tokens=6)
+    assert found.finish_reason == "length"
+    assert found.tool_calls == ()
+    assert found.text == "".join(GOOD[:6])
+
+
+def test_log_probabilities_are_those_of_the_text(engines: Callable[..., Any]) -> None:
+    events = engines("good").stream(
+        ask("?"), Options(strategy="parse", accept="exact", logprobs=0), tools=[TOOL]
+    )
+    read = [t.text for e in events if isinstance(e, Text) for t in e.tokens]
+    assert read == [b"I look."]
+
+
+def test_calls_and_results_go_back_through_the_template(engines: Callable[..., Any]) -> None:
+    engine = engines("good")
+    turns = [
+        *ask("?"),
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"type": "function", "function": {"name": "weather", "arguments": '{"a": 1}'}}
+            ],
+        },
+        {"role": "tool", "content": "21"},
+    ]
+    prompt = engine.target.prompt(turns, tools=[TOOL])
+    expected = f'{json.dumps(TOOL)} <tool_call>?weather({{"a": 1}})21:>'
+    assert engine.target.model.detokenize(prompt).decode() == expected
+
+
+def test_what_cannot_be(engines: Callable[..., Any], load_once: Callable[..., Any], tiny) -> None:
+    with pytest.raises(UsageError, match="Under a grammar no tool can be called"):
+        call(engines("good"), grammar='root ::= "a"')
+    engine = load_once(target=tiny(seed=1))
+    with pytest.raises(TemplateError, match="no place for tools"):
+        call(engine, strategy="target")
