@@ -235,6 +235,8 @@ def test_set_show_and_think(capsys: pytest.CaptureFixture[str]) -> None:
     assert engine.options == [expected, Options(tau_full=0.5, tau_prefix=0.5)]
     err = capsys.readouterr().err
     assert re.search(r"^top_k +3  \(default: 40\)$", err, re.MULTILINE)
+    assert re.search(r"^accept +auto  \(here: exact\)$", err, re.MULTILINE)
+    assert re.search(r"^loose_window +auto  \(here: 6\)$", err, re.MULTILINE)
     assert re.search(r"^temperature +0$", err, re.MULTILINE)
     assert "accept: auto (of exact, loose, semantic, fused, auto)" in err
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from rich.table import Table
+from rich.text import Text
+
 from parse_local.errors import Cancelled, ParseLocalError, UsageError
 from parse_local.terminal.dialogue import Dialogue
 from parse_local.terminal.handlers.keeping import KEEPING
@@ -34,9 +37,13 @@ KEYS = (
 
 
 def _help(chat: Dialogue, argument: str) -> None:
-    rows = [(f"{c.name} {c.argument}".rstrip(), c.help) for c in COMMANDS]
-    for name, text in (*rows, *KEYS):
-        chat.say(f"{name:<17} {text}")
+    table = Table.grid(padding=(0, 2))
+    for c in COMMANDS:
+        table.add_row(Text(f"{c.name} {c.argument}".rstrip()), Text(c.help))
+    table.add_row()
+    for key, help in KEYS:
+        table.add_row(Text(key), Text(help))
+    chat.console.print(table)
 
 
 def _exit(chat: Dialogue, argument: str) -> None:

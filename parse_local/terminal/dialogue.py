@@ -16,6 +16,7 @@ from parse_local.sessions import Recorder, Session, StoredMessage
 from parse_local.sessions.record import options_from_json, options_to_json, result_of
 from parse_local.sessions.recorder import Setting
 from parse_local.terminal.answering import AnswersProtocol, show_answer
+from parse_local.terminal.cells import visible
 from parse_local.terminal.context_limit import ContextFull, Fit, fit
 from parse_local.terminal.conversation import Conversation, Turn
 from parse_local.terminal.stats import count, is_context_full, stats_line
@@ -111,11 +112,11 @@ class Dialogue:
 
     def say(self, text: str) -> None:
         """Answer a command."""
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(visible(text), highlight=False, markup=False)
 
     def note(self, text: str) -> None:
         """Say something beside the conversation."""
-        self.console.print(text, style="dim", highlight=False, markup=False)
+        self.console.print(visible(text), style="dim", highlight=False, markup=False)
 
     def complain(self, error: ParseLocalError) -> None:
         """Say what went wrong."""

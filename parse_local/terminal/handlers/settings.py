@@ -172,12 +172,14 @@ def _think(chat: Dialogue, argument: str) -> None:
 
 
 def print_settings(chat: Dialogue) -> None:
-    """Every setting with its value; what is not the default is marked."""
-    default = Options()
+    """Every setting with its value; what is not the default is marked, and what `auto` means."""
+    default, policy = Options(), resolve(chat.options, chat.engine.profile)
     width = max(len(name) for name in NAMES)
     for name in NAMES:
         value, usual = getattr(chat.options, name), getattr(default, name)
         changed = "" if value == usual else f"  (default: {shown(usual)})"
+        if value is None and getattr(policy, name, None) is not None:
+            changed = f"  (here: {shown(getattr(policy, name))}){changed}"
         chat.say(f"{name:<{width}}  {shown(value)}{changed}")
     changed = "" if chat.markdown else "  (default: on)"
     chat.say(f"{MARKDOWN:<{width}}  {shown(chat.markdown)}{changed}")

@@ -41,9 +41,7 @@ def show_thinking(chat: Dialogue) -> None:
     if chat.last is None or not chat.last.reasoning:
         chat.say("Nothing was thought before the last answer.")
         return
-    from parse_local.terminal.cells import visible
-
-    chat.note(visible(chat.last.reasoning.strip("\n")))
+    chat.note(chat.last.reasoning.strip("\n"))
 
 
 _SHOWS = {
