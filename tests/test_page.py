@@ -18,7 +18,10 @@ from serving import Running, serving, until
 from tiny_gguf import READABLE
 
 from parse_local import Options, load_pair
+from parse_local.events import Span
 from parse_local.policy import STRATEGIES, AcceptMode
+from parse_local.sessions.export import export
+from parse_local.sessions.record import Session, StoredMessage
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")
 from axe_playwright_python.sync_playwright import Axe  # noqa: E402
@@ -472,8 +475,10 @@ def test_whole_blocks_are_rendered_while_the_next_is_written(page: Page) -> None
 
 def test_reasoning_is_apart_and_closed(page: Page) -> None:
     reasoning = {"choices": [{"delta": {"reasoning_content": "Let me see."}}]}
-    answering(page, drafted("Let me see.", "reasoning"), reasoning, chunk("Four."))
+    round_ = decided("Let me see.", " Or not", channel="reasoning")[:-1]  # its text is `reasoning`
+    answering(page, drafted("Let me see. Or not", "reasoning"), *round_, reasoning, chunk("Four."))
     ask(page)
+    assert saved(page)[1]["marks"] == []
     box = page.locator("details.reasoning")
     assert box.evaluate("node => node.open") is False
     expect(page.locator(".answer .text")).to_have_text("Four.")
@@ -635,6 +640,32 @@ def test_sessions_are_renamed_exported_deleted_and_imported(page: Page, tmp_path
     page.keyboard.press("Control+k")
     page.locator("#import-file").set_input_files(broken)
     expect(page.locator("#sessions-note")).to_contain_text("There is no session in this file")
+
+
+def test_a_session_of_the_terminal_is_imported(page: Page, tmp_path: Path) -> None:
+    answer = StoredMessage(
+        "assistant",
+        "Four 🎉.",
+        reasoning="Let me see.",
+        spans=(
+            Span("Let me see.", "target", "reasoning"),
+            Span("Four", "draft"),
+            Span(" 🎉.", "target"),
+        ),
+        finish_reason="length",
+    )
+    session = Session("a1", "Sums", system="Be brief.")
+    path = tmp_path / "sums.json"
+    path.write_text(export(session, [StoredMessage("user", "2 + 2?"), answer], "json"), "utf-8")
+    page.keyboard.press("Control+k")
+    page.locator("#import-file").set_input_files(path)
+    page.locator("#session-list .open", has_text="Sums").click()
+    expect(page.locator(".said")).to_have_text("2 + 2?")
+    expect(page.locator(".reasoning div")).to_have_text("Let me see.")
+    expect(page.locator(".answer .by-draft")).to_have_text("Four")
+    expect(page.locator(".answer .by-target")).to_have_text(" 🎉.")
+    expect(page.locator(".stats")).to_have_text("cut at the length limit")
+    expect(page.locator("#system")).to_have_value("Be brief.")
 
 
 # Markdown

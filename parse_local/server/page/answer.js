@@ -27,8 +27,7 @@ export class Answer {
   pending = "";
   rejected = "";
   phase = "prompt";
-  #drafted = []; // the round's draft by channel
-  #base = 0; // where in `text` it begins
+  #base = 0; // where in `text` the last draft that was kept, or some of it, ends
 
   /** Takes in one chunk. */
   apply(chunk) {
@@ -73,16 +72,14 @@ export class Answer {
 
   #follow(event) {
     if (event.event === "drafted") {
-      if (!this.draft) this.rejected = "";
+      if (!this.draft) this.rejected = this.pending = "";
       this.draft += event.text;
       this.channel = event.channel ?? "answer";
-      this.#drafted.push([this.channel, event.text]);
       this.phase = "drafting";
     } else if (event.event === "verified") {
       this.draft = "";
       this.phase = "verifying";
       this.#judge(event);
-      this.#drafted = [];
     } else if (event.event === "accepted") {
       this.pending = event.text;
     } else if (event.event === "rolled_back") {
@@ -94,11 +91,9 @@ export class Answer {
 
   // Marks for a round: one at each boundary that was kept, one where the round ends.
   #judge({ round, text }) {
-    const written = this.#drafted.filter(([channel]) => channel === "answer");
-    if (this.#drafted.length && !written.length) return; // reasoning has no marks
-    const mine = this.#drafted.length ? written.map(([, piece]) => piece).join("") : text;
-    const before = Math.max(0, text.length - mine.length); // reasoning and its end marker
-    const start = this.text.length + this.pending.length - before;
+    this.#base = -1;
+    if (round.channel === "reasoning") return; // it is folded away, without marks
+    const start = this.text.length;
     const at = (n) => start + lengthOf(text, n);
     const end = at(round.n_accept_chars ?? 0);
     this.#base = end;
@@ -110,9 +105,8 @@ export class Answer {
       score: round.score?.[i] ?? null,
     }));
     const asked = points.filter((point) => point.p !== null || point.score !== null);
-    const kept = asked.filter((point) => point.at < end && point.at > start + before);
+    const kept = asked.filter((point) => point.at < end && point.at > start);
     this.marks.push(...kept);
-    if (end < start + before) return;
     const here = asked.filter((point) => point.at === end).at(-1);
     const failed = asked.find((point) => point.tokens > round.n_accept);
     this.marks.push({

@@ -76,8 +76,8 @@ export function toJson(session) {
 }
 
 /**
- * Sessions in a JSON file: one, or a list of them. Any object with a list of `messages` that
- * have a role and a content will do.
+ * Sessions in a JSON file: one, or a list of them, of this page or of `parse-local sessions
+ * export`. Any object with a list of `messages` that have a role and a content will do.
  *
  * @returns {Object[]} with new ids.
  * @throws {Error} one sentence, where there is none.
@@ -106,7 +106,7 @@ function clean(data, id) {
     id,
     title: text(data.title),
     system: text(data.system) || text(system),
-    updated: Number.isFinite(data.updated) ? data.updated : Date.now(),
+    updated: new Date(data.updated).getTime() || Date.now(),
     messages,
   };
 }
@@ -115,15 +115,22 @@ const text = (value) => (typeof value === "string" ? value : "");
 const list = (value) => (Array.isArray(value) ? value : []);
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
+// Spans are pairs here; `parse-local sessions export` writes them with their text.
+function cleanSpans(spans) {
+  return list(spans)
+    .filter((span) => span && span.channel !== "reasoning")
+    .map((span) => (Array.isArray(span) ? [span[0], span[1]] : [text(span.text).length, span.source]))
+    .filter(([length, source]) => isNumber(length) && ["draft", "target"].includes(source));
+}
+
 function cleanAnswer(message) {
-  const spans = list(message.spans).filter((span) => isNumber(span?.[0]) && ["draft", "target"].includes(span?.[1]));
   return {
     role: "assistant",
     content: message.content,
     reasoning: text(message.reasoning) || text(message.reasoning_content),
-    spans: spans.map(([length, source]) => [length, source]),
+    spans: cleanSpans(message.spans),
     marks: list(message.marks).map(cleanMark).filter(Boolean),
-    finish: text(message.finish) || null,
+    finish: text(message.finish) || text(message.finish_reason) || null,
     usage: cleanUsage(message.usage),
   };
 }

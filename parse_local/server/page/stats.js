@@ -36,7 +36,7 @@ export function ending(finish) {
     cancelled: "stopped",
     interrupted: "interrupted",
     error: "broken off",
-    length: "ended at the most tokens, or a full context",
+    length: "cut at the length limit",
   }[finish] ?? "";
 }
 
