@@ -130,7 +130,9 @@ class AnswerStart:
 
     @property
     def _begun(self) -> bool:
-        return not (self._parser.in_reasoning or self._parser.in_marker)
+        parser = self._parser
+        between = parser.undecided and parser.n_closed > 0  # two messages of gpt-oss
+        return not (parser.in_reasoning or parser.in_marker or between)
 
 
 def joined(runs: Sequence[Run]) -> list[Run]:

@@ -215,12 +215,15 @@ class Engine:
         policy = resolve(options, self.profile)
         writer = self._require_draft() if options.strategy == "draft" else self.target
         prompt = request.tokens(writer)
+        parser = request.parser(writer, prompt)
+        if options.grammar is not None:
+            prompt, parser = writer.begun(prompt, parser, thinking=options.thinking)
         n_top, (calls, call_controls) = options.logprobs, request.calls(writer)
         answer = Answer(
             prompt=prompt,
             max_tokens=min(options.max_tokens, writer.context.n_ctx - len(prompt)),
             stops=options.stop,
-            parser=request.parser(writer, prompt),
+            parser=parser.copy(),
             controls=writer.thinking.controls,
             calls=calls,
             call_controls=call_controls,

@@ -195,7 +195,9 @@ class Options:
         temperature: 0 is greedy.
         top_k, top_p, min_p, repeat_penalty: llama.cpp's samplers of these names.
         seed: of the sampler; None draws one.
-        thinking: let models that can think do so (`enable_thinking` of their template).
+        thinking: let models think that can be told whether to, by their chat template. Others
+            always do, or never. Reasoning counts towards `max_tokens`, and is in
+            `Result.reasoning`.
         grammar: what the answer has to follow, in llama.cpp's GBNF; None for free text.
             `parse_local.grammar` makes one of a JSON schema.
         logprobs: report every token's log-probability under the target, and so many of the

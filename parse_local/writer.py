@@ -10,6 +10,7 @@ from parse_local.channels import Parser, Written
 from parse_local.chat_template import ChatTemplate, Message, Tool
 from parse_local.errors import ContextLengthError, UsageError
 from parse_local.events import Channel
+from parse_local.harmony import Harmony
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.thinking import Thinking, find_marks
@@ -133,6 +134,21 @@ class Writer:
         """A prompt behind which the answer itself begins, with nothing thought before."""
         written = self.thinking.writes(self.parser(prompt), [("answer", "")])
         return prompt + self.encode_written(written)
+
+    def begun(
+        self, prompt: list[int], parser: Parser, *, thinking: bool
+    ) -> tuple[list[int], Parser]:
+        """A prompt that settles whether the model thinks, with the parser behind it.
+
+        Where a grammar holds for the answer, the model cannot be left to open a block itself.
+        """
+        thinks = thinking or isinstance(self.thinking.marks, Harmony)
+        if not (thinks and parser.undecided):
+            return prompt, parser
+        more = self.encode_written(self.thinking.writes(parser, [("reasoning", "")]))
+        if len(prompt) + len(more) >= self.context.n_ctx:
+            return prompt, parser
+        return prompt + more, self.parser(prompt + more)
 
     def following(
         self, target: Parser, prompt: list[int], *, thinking: bool

@@ -269,3 +269,20 @@ def test_the_command_prints_the_answer_alone(files: Callable[..., Path]) -> None
     found = CliRunner().invoke(main, ["run", *pair, "--think", "--json", QUESTION])
     result = json.loads(found.stdout)
     assert (result["reasoning"], result["text"]) == ("Let me see.\n", "It is 42")
+
+
+@pytest.mark.parametrize("how", ["target", "auto", "windows of 3", "sampled"])
+@pytest.mark.parametrize("name", ["qwen3", "deepseek-r1", "gpt-oss", "gemma4"])
+def test_a_grammar_holds_for_the_answer(engines: Callable[..., Any], name: str, how: str) -> None:
+    how_options = {"thinking": True, "max_tokens": 60, **STRATEGIES[how]}
+    found = answer(engines(name), QUESTION, grammar='root ::= "It" " is"+', **how_options)
+    # Behind " is" the model would say " 42", and it can end there.
+    assert (found.reasoning, found.text) == (REASONING.get(name, "Let me see."), "It is")
+    assert found.finish_reason == "stop"
+
+
+def test_a_grammar_keeps_a_model_from_thinking_where_that_is_off(
+    engines: Callable[..., Any],
+) -> None:
+    found = answer(engines("qwen3"), QUESTION, grammar='root ::= "<"', max_tokens=9)
+    assert (found.reasoning, found.text) == ("", "<")
