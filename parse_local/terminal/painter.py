@@ -195,7 +195,39 @@ class Painter:
             self._write("".join(_styled(new[row:], column, self._width)))
             self._update_below(new[-1], below)
             return
+        if row < len(new) and not self._moved and self._fits_over(new, row):
+            self._overwrite(new, row, column)
+            self._update_below(new[-1], below)
+            return
         self._redraw(new, row, column, below)
+
+    def _fits_over(self, new: Sequence[Row], row: int) -> bool:
+        # Whether rows can be written over the old ones without erasing what is below.
+        old = self._drawn
+        if len(old) != len(new) or len(old) - 1 - row > self._lines - 2:
+            return False
+        pairs = list(zip(old, new, strict=True))[row:-1]
+        return all(a.newline == b.newline and (b.newline or a.width <= b.width) for a, b in pairs)
+
+    def _overwrite(self, new: Sequence[Row], row: int, column: int) -> None:
+        column, at = self._place(new[row], column)
+        self._at_edge = False
+        parts = [_BEGIN_UPDATE, _move(len(new) - 1 - row, at)]
+        for i in range(row, len(new)):
+            # The end of the row is drawn first, its line break when the rest is erased.
+            parts += _styled([Row(new[i].cells)], column if i == row else 0, self._width)
+            parts += ["\x1b[K"] if new[i].width < self._drawn[i].width else []
+            parts += ["\r\n"] if new[i].newline else []
+        self._write("".join((*parts, _END_UPDATE)))
+
+    def _place(self, row: Row, column: int) -> tuple[int, int]:
+        # A cell from which a row can be drawn, and where on the screen it is.
+        at = sum(cell.width for cell in row.cells[:column])
+        if at >= self._width:
+            # No sequence moves the cursor behind the last column: draw the last cell again.
+            column -= 1
+            at -= row.cells[column].width
+        return column, at
 
     def _redraw(self, new: Sequence[Row], row: int, column: int, below: Row | None) -> None:
         # Everything from a cell on, and what is below.
@@ -206,11 +238,7 @@ class Painter:
             column = len(new[row].cells)
         if up > most:  # a resize has pushed it off the screen
             up, column = most, 0
-        at = sum(cell.width for cell in new[row].cells[:column])
-        if at >= self._width:
-            # No sequence moves the cursor behind the last column: draw the last cell again.
-            column -= 1
-            at -= new[row].cells[column].width
+        column, at = self._place(new[row], column)
         n_below = up + (self._below is not None)
         self._at_edge = self._moved = False
         self._below = below
