@@ -705,7 +705,8 @@ def test_markdown(page: Page) -> None:
     # Without what a test of structure does not need: figures around code, attributes of cells.
     drawn = page.evaluate(
         """async (sources) => {
-          const { parse, render } = await import("/markdown.js");
+          const { parse } = await import("/markdown.js");
+          const { render } = await import("/markdown_view.js");
           return sources.map((source) => {
             const box = document.createElement("div");
             const leaf = (start, end) => [document.createTextNode(source.slice(start, end))];
@@ -730,7 +731,8 @@ def test_markdown(page: Page) -> None:
 def test_growing_markdown_changes_no_block_that_is_settled(page: Page) -> None:
     wrong = page.evaluate(
         r"""async () => {
-          const { parse, render, settled } = await import("/markdown.js");
+          const { parse, settled } = await import("/markdown.js");
+          const { render } = await import("/markdown_view.js");
           const parts = ["a", "b c", " ", "  ", "    ", "\n", "\n\n", "- ", "* ", "1. ", "2) ",
             "> ", "# ", "```", "```py\n", "|", "|-|-|\n", "a|b\n", "**", "*", "_", "`", "~~",
             "[x](y)", "\\", "---", "\t", "é", "🎉", "<b>"];

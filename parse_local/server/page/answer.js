@@ -137,7 +137,8 @@ export function describe(mark) {
     lines.push(`Kept up to here: ${mark.tokens} tokens`);
   }
   lines.push(...judged(mark));
-  if (mark.failed) lines.push(`Next boundary, ${mark.failed.tokens} tokens: ${judged(mark.failed)[0]}`);
+  if (mark.failed)
+    lines.push(`Next boundary, ${mark.failed.tokens} tokens: ${judged(mark.failed)[0]}`);
   if (round?.exact) {
     const all = round.exact >= round.drafted ? "all" : `the first ${round.exact}`;
     lines.push(`Exactly the target's own words: ${all}`);
@@ -154,7 +155,8 @@ function judged({ p = null, score = null, mass = null }) {
   if (p !== null) lines.push(`P(Correct) ${p.toFixed(3)}`);
   if (score !== null) lines.push(`The target's mark: ${score.toFixed(1)} of 9`);
   // Below this share of both labels the target hardly answered the question.
-  if (mass !== null && mass < 0.9) lines.push(`Says little: its labels have ${mass.toFixed(2)} of the mass`);
+  if (mass !== null && mass < 0.9)
+    lines.push(`Says little: its labels have ${mass.toFixed(2)} of the mass`);
   return lines;
 }
 
@@ -162,5 +164,10 @@ function judged({ p = null, score = null, mass = null }) {
 export function shorten(text, n) {
   const line = text.replace(/\s+/g, " ");
   const characters = Array.from(line);
-  return characters.length > n ? `${characters.slice(0, n - 1).join("").trimEnd()}…` : line;
+  return characters.length > n
+    ? `${characters
+        .slice(0, n - 1)
+        .join("")
+        .trimEnd()}…`
+    : line;
 }

@@ -2,7 +2,8 @@
 
 import { ending, statsView } from "./stats.js";
 import { button, copy, el, markScrollable } from "./dom.js";
-import { parse, render, settled } from "./markdown.js";
+import { parse, settled } from "./markdown.js";
+import { render } from "./markdown_view.js";
 import { leafOf, startRoving } from "./verdicts.js";
 
 /** Seconds that a rejected tail stays on the screen, struck through. */
@@ -11,10 +12,13 @@ const STRUCK_S = 0.7;
 /** A question with its buttons. */
 export function questionView(message, { onEdit = null } = {}) {
   const actions = onEdit ? el("p.actions", {}, button("Edit", onEdit)) : null;
-  return el("article.question", {},
+  return el(
+    "article.question",
+    {},
     el("h3.unseen", {}, "You"),
     el("div.said", {}, message.content),
-    actions);
+    actions,
+  );
 }
 
 /**
@@ -27,22 +31,29 @@ export function answerView(message, { onRegenerate = null, error = null } = {}) 
   const text = el("div.text", {}, render(message.content, parse(message.content), leafOf(message)));
   startRoving(text);
   const actions = el("p.actions", {});
-  if (message.content) actions.append(button("Copy", (event) => copy(message.content, event.currentTarget)));
-  if (onRegenerate) actions.append(button(message.content ? "Regenerate" : "Ask again", onRegenerate));
+  if (message.content)
+    actions.append(button("Copy", (event) => copy(message.content, event.currentTarget)));
+  if (onRegenerate)
+    actions.append(button(message.content ? "Regenerate" : "Ask again", onRegenerate));
   const empty = !message.content && !error ? el("p.quiet", {}, nothing(message)) : null;
-  return el("article.answer", {},
+  return el(
+    "article.answer",
+    {},
     el("h3.unseen", {}, "Answer"),
     message.reasoning ? reasoningView(message.reasoning) : null,
     text,
     empty,
     error ? el("p.error", {}, error) : null,
-    el("div.below", {}, statsView(message), actions));
+    el("div.below", {}, statsView(message), actions),
+  );
 }
 
 function nothing({ finish, reasoning }) {
   const how = ending(finish);
   if (!how) return "The answer is empty.";
-  return reasoning ? `No answer: ${how} while it was reasoning.` : `No answer: ${how} before the first word.`;
+  return reasoning
+    ? `No answer: ${how} while it was reasoning.`
+    : `No answer: ${how} before the first word.`;
 }
 
 function reasoningView(text) {
@@ -79,10 +90,21 @@ export class LiveView {
     this.tail = el("div.tail", {}, this.final, this.struck, this.draft);
     this.text = el("div.text", {}, this.rendered, this.tail);
     this.thoughts = el("div");
-    this.reasoning = el("details.reasoning", { hidden: true }, el("summary", {}, "Reasoning"), this.thoughts);
+    this.reasoning = el(
+      "details.reasoning",
+      { hidden: true },
+      el("summary", {}, "Reasoning"),
+      this.thoughts,
+    );
     this.status = el("p.status.quiet");
-    this.node = el("article.answer.live", {},
-      el("h3.unseen", {}, "Answer"), this.reasoning, this.text, this.status);
+    this.node = el(
+      "article.answer.live",
+      {},
+      el("h3.unseen", {}, "Answer"),
+      this.reasoning,
+      this.text,
+      this.status,
+    );
   }
 
   /** Draws what changed. */
@@ -90,7 +112,9 @@ export class LiveView {
     const { answer } = this;
     if (answer.text.length !== this.#shown) this.#settle();
     const thinking = answer.channel === "reasoning";
-    this.final.replaceChildren(...leafOf(this.#message(), this.#from)(this.#from, answer.text.length));
+    this.final.replaceChildren(
+      ...leafOf(this.#message(), this.#from)(this.#from, answer.text.length),
+    );
     this.#strike();
     this.#provisional(thinking);
     const phase = PHASES[answer.phase];

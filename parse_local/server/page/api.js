@@ -43,7 +43,8 @@ async function call(path, init = {}) {
 
 async function failure(response) {
   const { status } = response;
-  if (status === 401) return new ApiError("The server wants an API key, and this one is not it.", 401);
+  if (status === 401)
+    return new ApiError("The server wants an API key, and this one is not it.", 401);
   let said = "";
   try {
     said = (await response.json()).error?.message ?? "";
@@ -52,7 +53,8 @@ async function failure(response) {
   }
   const seconds = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   const wait = Number.isFinite(seconds) && seconds > 0 ? seconds : null;
-  if (status === 429) return new ApiError("The server is busy with other questions.", 429, wait ?? 5);
+  if (status === 429)
+    return new ApiError("The server is busy with other questions.", 429, wait ?? 5);
   return new ApiError(said || `The server answered with HTTP status ${status}.`, status, wait);
 }
 
@@ -79,7 +81,8 @@ export async function* chat(request, signal) {
     for await (const data of events(response.body)) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new ApiError(chunk.error.message ?? "The server stopped with an error.");
+      if (chunk.error)
+        throw new ApiError(chunk.error.message ?? "The server stopped with an error.");
       yield chunk;
     }
   } catch (error) {

@@ -33,10 +33,14 @@ function draw() {
     if (message.role === "user") {
       return questionView(message, { onEdit: index === lastQuestion && !running ? edit : null });
     }
-    return answerView(message, { onRegenerate: last && !running ? regenerate : null, error: message.error });
+    return answerView(message, {
+      onRegenerate: last && !running ? regenerate : null,
+      error: message.error,
+    });
   });
   if (running) views.push(running.view.node);
-  else if (messages.at(-1)?.role === "user") views.push(el("p.actions", {}, button("Ask again", regenerate)));
+  else if (messages.at(-1)?.role === "user")
+    views.push(el("p.actions", {}, button("Ask again", regenerate)));
   byId("turns").replaceChildren(...views);
   byId("empty").hidden = messages.length > 0;
   byId("title").textContent = titleOf(session);
@@ -53,7 +57,9 @@ function drawContext() {
   byId("context").hidden = !usage;
   if (!usage) return;
   const used = usage.prompt_tokens + usage.completion_tokens;
-  const share = size ? ` of ${size.toLocaleString("en")} tokens (${percent(used / size)})` : " tokens";
+  const share = size
+    ? ` of ${size.toLocaleString("en")} tokens (${percent(used / size)})`
+    : " tokens";
   byId("context").textContent = `Context: ${used.toLocaleString("en")}${share}`;
 }
 
@@ -63,7 +69,8 @@ function messageOf(text) {
   return session.messages[at];
 }
 
-const atEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
+const atEnd = () =>
+  window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
 const toEnd = () => window.scrollTo({ top: document.documentElement.scrollHeight });
 
 function notice(...children) {
@@ -72,7 +79,8 @@ function notice(...children) {
 }
 
 function keepSession(how) {
-  if (!save(session, how)) notice("This browser has no room left for this chat; export it, or delete sessions.");
+  if (!save(session, how))
+    notice("This browser has no room left for this chat; export it, or delete sessions.");
   else if (session.messages.length) sessionStorage.setItem(CURRENT, session.id);
 }
 
@@ -81,7 +89,8 @@ function keepSession(how) {
 function send() {
   const text = field.value.trim();
   if (!text || running) return;
-  if (editing) session.messages.length = session.messages.findLastIndex((message) => message.role === "user");
+  if (editing)
+    session.messages.length = session.messages.findLastIndex((message) => message.role === "user");
   setEditing(false);
   session.messages.push({ role: "user", content: text });
   field.value = "";
@@ -160,7 +169,11 @@ function paintWhileWriting(answer, view) {
 /** Keeps what is final of the running answer, in case the page goes away. */
 function saveSoFar() {
   if (!running?.answer.text) return;
-  const message = { ...running.answer.toMessage(), finish: "interrupted", content: running.answer.text };
+  const message = {
+    ...running.answer.toMessage(),
+    finish: "interrupted",
+    content: running.answer.text,
+  };
   save({ ...session, messages: [...session.messages, message] });
 }
 
@@ -327,12 +340,18 @@ for (const closing of document.querySelectorAll("dialog .close")) {
   closing.addEventListener("click", () => closing.closest("dialog").close());
 }
 document.addEventListener("keydown", (event) => {
-  if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey) {
+  if (
+    event.key.toLowerCase() === "k" &&
+    (event.ctrlKey || event.metaKey) &&
+    !event.altKey &&
+    !event.shiftKey
+  ) {
     event.preventDefault();
     if (byId("sessions").open) byId("sessions").close();
     else if (!document.querySelector("dialog[open]")) showSessions();
   }
-  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]"))
+    return;
   if (verdicts.isShown()) verdicts.hide();
   else if (running) stop();
   else if (editing) {

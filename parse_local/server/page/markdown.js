@@ -1,10 +1,8 @@
-// Markdown → blocks, and blocks → DOM nodes. Only what models write: paragraphs, headings,
-// lists, quotes, tables, rules, code, bold, italic, struck, links as text. HTML stays text.
+// Markdown → blocks (pure). Only what models write: paragraphs, headings, lists, quotes,
+// tables, rules, code, bold, italic, struck, links as text. HTML stays text.
 //
 // Everything shown is a slice of the source and knows its offsets, so that who wrote it and
 // where it was judged can be drawn into the rendered text.
-
-import { button, copy, el } from "./dom.js";
 
 const MAX_DEPTH = 12;
 const FENCE = /^( *)(`{3,}|~{3,})[ \t]*([^`]*)$/;
@@ -21,7 +19,7 @@ const DELIMITER = /^ *\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
  */
 export function parse(source, from = 0) {
   const lines = [];
-  for (let start = from; start <= source.length; ) {
+  for (let start = from; start <= source.length;) {
     let end = source.indexOf("\n", start);
     if (end < 0) end = source.length;
     lines.push({ start, end: source[end - 1] === "\r" && end > start ? end - 1 : end });
@@ -45,7 +43,7 @@ export function settled(source, from = 0) {
 function parseLines(source, lines, depth) {
   const blocks = [];
   const text = (line) => source.slice(line.start, line.end);
-  for (let i = 0; i < lines.length; ) {
+  for (let i = 0; i < lines.length;) {
     const line = text(lines[i]);
     if (!line.trim()) {
       i++;
@@ -84,7 +82,8 @@ function blockAt(source, lines, i, depth) {
 function interrupts(text, lines, n, depth) {
   const line = text(n);
   if (!line.trim() || FENCE.test(line) || HEADING.test(line) || RULE.test(line)) return true;
-  if (depth < MAX_DEPTH && (QUOTE.test(line) || /^ *(?:[-*+]|\d{1,9}[.)])[ \t]+\S/.test(line))) return true;
+  if (depth < MAX_DEPTH && (QUOTE.test(line) || /^ *(?:[-*+]|\d{1,9}[.)])[ \t]+\S/.test(line)))
+    return true;
   return isTable(text, lines, n);
 }
 
@@ -166,7 +165,8 @@ function listAt(source, lines, i, depth) {
     }
     items.push(parseLines(source, inner, depth + 1));
     const another = next < lines.length && ITEM.exec(text(next));
-    if (blank && another && another[2].at(-1) === sort && another[1].length <= indent + 1) loose = true;
+    if (blank && another && another[2].at(-1) === sort && another[1].length <= indent + 1)
+      loose = true;
   }
   const start = ordered ? Number.parseInt(first[2], 10) : null;
   return { block: { type: "list", ordered, number: start, items, loose }, next };
@@ -174,8 +174,11 @@ function listAt(source, lines, i, depth) {
 
 function isTable(text, lines, i) {
   return (
-    i + 1 < lines.length && text(i).includes("|") && text(i + 1).includes("-") &&
-    DELIMITER.test(text(i + 1)) && cells(text(i)).length === cells(text(i + 1)).length
+    i + 1 < lines.length &&
+    text(i).includes("|") &&
+    text(i + 1).includes("-") &&
+    DELIMITER.test(text(i + 1)) &&
+    cells(text(i)).length === cells(text(i + 1)).length
   );
 }
 
@@ -203,20 +206,23 @@ function tableAt(text, lines, i) {
       return [{ start: at, end: at + content.length }];
     });
   const align = cells(text(i + 1)).map(([start, end]) => {
-    const mark = text(i + 1).slice(start, end).trim();
+    const mark = text(i + 1)
+      .slice(start, end)
+      .trim();
     if (!mark.endsWith(":")) return "";
     return mark.startsWith(":") ? "middle" : "end";
   });
   let next = i + 2;
   const rows = [];
-  while (next < lines.length && text(next).trim() && text(next).includes("|")) rows.push(row(next++));
+  while (next < lines.length && text(next).trim() && text(next).includes("|"))
+    rows.push(row(next++));
   return { block: { type: "table", head: row(i), rows, align }, next };
 }
 
 // Inline
 
 /** Text of several slices as one string, with a way back to offsets. */
-function join(source, content) {
+export function join(source, content) {
   let text = "";
   const starts = [];
   for (const { start, end } of content) {
@@ -229,12 +235,15 @@ function join(source, content) {
 
 const ESCAPED = /[\\`*_~#|]/;
 
-/** Inline content → tree of strings' ranges: `[start, end]` or `{tag, children}`. */
+/** A joined text → its tree: ranges `[start, end]` of it, and `{tag, children}`. */
+export const inlineTree = (text) => inline(text, 0, text.length, 0, new Set());
+
+// `closed` remembers what is not closed before `to`, so that nobody looks for it again.
 function inline(text, from, to, depth, closed) {
   const found = [];
   let plain = from;
   const flush = (end) => end > plain && found.push([plain, end]);
-  for (let i = from; i < to; ) {
+  for (let i = from; i < to;) {
     const read = inlineAt(text, i, to, depth, closed);
     if (!read) {
       i++;
@@ -254,7 +263,8 @@ function inlineAt(text, i, to, depth, closed) {
     return { nodes: [[i + 1, i + 2]], next: i + 2 };
   }
   if (character === "`") return codeAt(text, i, to, closed);
-  if (character === "[" || (character === "!" && text[i + 1] === "[")) return linkAt(text, i, to, depth, closed);
+  if (character === "[" || (character === "!" && text[i + 1] === "["))
+    return linkAt(text, i, to, depth, closed);
   if ("*_~".includes(character) && depth < MAX_DEPTH) return emphasisAt(text, i, to, depth, closed);
   return null;
 }
@@ -264,7 +274,7 @@ function codeAt(text, i, to, closed) {
   while (text[i + n] === "`") n++;
   const key = "`".repeat(n);
   if (closed.has(`${key} ${to}`)) return { nodes: [[i, i + n]], next: i + n };
-  for (let end = text.indexOf(key, i + n); end >= 0 && end + n <= to; ) {
+  for (let end = text.indexOf(key, i + n); end >= 0 && end + n <= to;) {
     let run = n;
     while (text[end + run] === "`") run++;
     if (run === n) {
@@ -281,13 +291,15 @@ function codeAt(text, i, to, closed) {
 function linkAt(text, i, to, depth, closed) {
   const open = text.indexOf("[", i);
   const rest = text.slice(open + 1, Math.min(to, open + 2000));
-  const link = /^([^[\]\n]*)\]\(<?([^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)>?(?:[ \t]+"[^"\n]*")?\)/.exec(rest);
+  const link =
+    /^([^[\]\n]*)\]\(<?([^\s()<>]*(?:\([^\s()]*\)[^\s()<>]*)*)>?(?:[ \t]+"[^"\n]*")?\)/.exec(rest);
   if (!link) return null;
   const [whole, label, address] = link;
   const nodes = inline(text, open + 1, open + 1 + label.length, depth + 1, closed);
   const at = open + 1 + whole.indexOf(address, label.length + 2);
   // The address is shown, never followed: a model may write any address under any words.
-  if (address && address !== label) nodes.push({ tag: "span.address", children: [[at, at + address.length]] });
+  if (address && address !== label)
+    nodes.push({ tag: "span.address", children: [[at, at + address.length]] });
   return { nodes, next: open + 1 + whole.length };
 }
 
@@ -325,7 +337,8 @@ function closer(text, from, to, key) {
       const fits = n === key.length || (n === 3 && key.length < 3);
       const left = !/\s/.test(text[i - 1]);
       const right = key[0] !== "_" || !WORD.test(text[i + n] ?? " ");
-      if (fits && left && right && i > from) return n === 3 && key.length < 3 ? i + 3 - key.length : i;
+      if (fits && left && right && i > from)
+        return n === 3 && key.length < 3 ? i + 3 - key.length : i;
       i += n - 1;
     }
   }
@@ -338,82 +351,3 @@ function skipCode(text, i, to) {
   const end = text.indexOf("`".repeat(n), i + n);
   return end < 0 || end >= to ? i + n - 1 : end + n - 1;
 }
-
-// Nodes
-
-/**
- * Draws blocks.
- *
- * @param {string} source the whole text.
- * @param {Array<Object>} blocks of `parse`.
- * @param {function(number, number): Node[]} leaf nodes for a slice of the source.
- * @returns {Node[]} one for each block.
- */
-export function render(source, blocks, leaf) {
-  return blocks.map((block) => BLOCKS[block.type](block, source, leaf));
-}
-
-function words(content, source, leaf) {
-  const { text, starts } = join(source, content);
-  const draw = (node) => (Array.isArray(node) ? slices(node, starts, leaf) : [element(node, draw)]);
-  return inline(text, 0, text.length, 0, new Set()).flatMap(draw);
-}
-
-function element({ tag, children }, draw) {
-  return el(tag, {}, children.flatMap(draw));
-}
-
-/** Nodes for a range of the joined text, which may go over several slices of the source. */
-function slices([from, to], starts, leaf) {
-  const nodes = [];
-  for (let k = 0; k < starts.length; k++) {
-    const [at, start] = starts[k];
-    const end = k + 1 < starts.length ? starts[k + 1][0] - 1 : Infinity; // its line break
-    if (at > 0 && from < at && to >= at) nodes.push(document.createTextNode("\n"));
-    const [a, b] = [Math.max(from, at), Math.min(to, end)];
-    if (a < b) nodes.push(...leaf(start + a - at, start + b - at));
-  }
-  return nodes;
-}
-
-const BLOCKS = {
-  paragraph: (block, source, leaf) => el("p", {}, words(block.content, source, leaf)),
-  // An answer stands below the page's own heading "Answer", an h3.
-  heading: (block, source, leaf) =>
-    el(`h${Math.min(6, block.level + 3)}.level-${block.level}`, {}, words(block.content, source, leaf)),
-  rule: () => el("hr"),
-  quote: (block, source, leaf) => el("blockquote", {}, render(source, block.blocks, leaf)),
-  list: (block, source, leaf) => {
-    const items = block.items.map((blocks) => el("li", {}, render(source, blocks, leaf)));
-    const list = el(block.ordered ? "ol" : "ul", {}, items);
-    if (block.ordered && block.number !== 1) list.start = block.number;
-    if (!block.loose) list.classList.add("tight");
-    return list;
-  },
-  table: (block, source, leaf) => {
-    const row = (cells, tag) =>
-      el("tr", {}, block.align.map((align, k) => {
-        const cell = el(tag, {}, words(cells[k] ?? [], source, leaf));
-        if (align) cell.classList.add(align);
-        if (tag === "th") cell.scope = "col";
-        return cell;
-      }));
-    const head = el("thead", {}, row(block.head, "th"));
-    const body = el("tbody", {}, block.rows.map((cells) => row(cells, "td")));
-    return el("div.table", { role: "region", "aria-label": "Table" }, el("table", {}, head, body));
-  },
-  code: (block, source, leaf) => {
-    const code = el("code");
-    block.content.forEach(({ start, end }, k) => {
-      if (k) code.append("\n");
-      if (start < end) code.append(...leaf(start, end));
-    });
-    const text = block.content.map(({ start, end }) => source.slice(start, end)).join("\n");
-    const name = block.language.split(/\s/)[0];
-    const copying = button("Copy", (event) => copy(text, event.currentTarget), { "aria-label": "Copy the code" });
-    const label = name ? `Code, ${name}` : "Code";
-    return el("figure.code", {},
-      el("figcaption", {}, el("span", {}, name), copying),
-      el("pre", { role: "region", "aria-label": label }, code));
-  },
-};

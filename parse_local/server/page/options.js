@@ -33,8 +33,10 @@ export function requestOptions() {
   if (value("strategy")) request.parse.strategy = value("strategy");
   if (value("accept")) request.parse.accept = value("accept");
   if (byId("thinking").checked) request.parse.thinking = true;
-  if (value("temperature") && byId("temperature").validity.valid) request.temperature = Number(value("temperature"));
-  if (value("max-tokens") && byId("max-tokens").validity.valid) request.max_tokens = Number(value("max-tokens"));
+  if (value("temperature") && byId("temperature").validity.valid)
+    request.temperature = Number(value("temperature"));
+  if (value("max-tokens") && byId("max-tokens").validity.valid)
+    request.max_tokens = Number(value("max-tokens"));
   return request;
 }
 

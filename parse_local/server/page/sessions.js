@@ -8,12 +8,20 @@ const ROLES = new Set(["user", "assistant"]);
 
 /** A session without messages, which is not kept before it has one. */
 export function newSession(system = "") {
-  return { id: crypto.randomUUID?.() ?? fallbackId(), title: "", system, updated: Date.now(), messages: [] };
+  return {
+    id: crypto.randomUUID?.() ?? fallbackId(),
+    title: "",
+    system,
+    updated: Date.now(),
+    messages: [],
+  };
 }
 
 // Browsers have randomUUID only where the page came from this machine or over HTTPS.
 function fallbackId() {
-  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16).padStart(8, "0")).join("");
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) =>
+    n.toString(16).padStart(8, "0"),
+  ).join("");
 }
 
 /** All kept sessions, the latest first. */
@@ -89,8 +97,11 @@ export function fromJson(text) {
   } catch {
     throw new Error("This file is not JSON; import one that was exported as JSON.");
   }
-  const found = (Array.isArray(data) ? data : [data]).map((one) => clean(one, newSession().id)).filter(Boolean);
-  if (!found.length) throw new Error("There is no session in this file; import one that was exported as JSON.");
+  const found = (Array.isArray(data) ? data : [data])
+    .map((one) => clean(one, newSession().id))
+    .filter(Boolean);
+  if (!found.length)
+    throw new Error("There is no session in this file; import one that was exported as JSON.");
   return found;
 }
 
@@ -100,7 +111,9 @@ function clean(data, id) {
   const system = data.messages.find((message) => message?.role === "system")?.content;
   const messages = data.messages
     .filter((message) => ROLES.has(message?.role) && typeof message.content === "string")
-    .map((message) => (message.role === "user" ? { role: "user", content: message.content } : cleanAnswer(message)));
+    .map((message) =>
+      message.role === "user" ? { role: "user", content: message.content } : cleanAnswer(message),
+    );
   if (!messages.length) return null;
   return {
     id,
@@ -119,7 +132,9 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 function cleanSpans(spans) {
   return list(spans)
     .filter((span) => span && span.channel !== "reasoning")
-    .map((span) => (Array.isArray(span) ? [span[0], span[1]] : [text(span.text).length, span.source]))
+    .map((span) =>
+      Array.isArray(span) ? [span[0], span[1]] : [text(span.text).length, span.source],
+    )
     .filter(([length, source]) => isNumber(length) && ["draft", "target"].includes(source));
 }
 
@@ -137,12 +152,17 @@ function cleanAnswer(message) {
 
 /** Only the numbers (and null) among these fields of an object. */
 function numbers(from, names) {
-  return Object.fromEntries(names.map((name) => [name, isNumber(from?.[name]) ? from[name] : null]));
+  return Object.fromEntries(
+    names.map((name) => [name, isNumber(from?.[name]) ? from[name] : null]),
+  );
 }
 
 function cleanMark(mark) {
   if (!isNumber(mark?.at)) return null;
-  const found = { ...numbers(mark, ["at", "tokens", "p", "mass", "score"]), dropped: text(mark.dropped) };
+  const found = {
+    ...numbers(mark, ["at", "tokens", "p", "mass", "score"]),
+    dropped: text(mark.dropped),
+  };
   if (mark.round) found.round = numbers(mark.round, ["drafted", "exact", "kept", "confidence"]);
   if (mark.failed) found.failed = numbers(mark.failed, ["p", "score", "tokens"]);
   return found;
@@ -154,7 +174,8 @@ function cleanUsage(usage) {
   found.prompt_tokens_details = numbers(usage.prompt_tokens_details, ["cached_tokens"]);
   const { parse } = usage;
   if (!parse) return found;
-  const only = (from) => Object.fromEntries(Object.entries(from ?? {}).filter(([, value]) => isNumber(value)));
+  const only = (from) =>
+    Object.fromEntries(Object.entries(from ?? {}).filter(([, value]) => isNumber(value)));
   found.parse = {
     ...numbers(parse, ["accepted_share", "tokens_per_second", "speedup", "n_rounds"]),
     strategy: text(parse.strategy),

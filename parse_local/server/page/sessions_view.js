@@ -28,17 +28,34 @@ export function startSessions(chat) {
     const title = titleOf(session);
     const opening = button(title, () => open(session), { className: "open" });
     if (session.id === chat.current()) opening.setAttribute("aria-current", "true");
-    const time = el("time.quiet", { dateTime: new Date(session.updated).toISOString() }, when(session.updated));
+    const time = el(
+      "time.quiet",
+      { dateTime: new Date(session.updated).toISOString() },
+      when(session.updated),
+    );
     const line = el("li", {}, opening, time);
-    const actions = el("p.actions", {},
+    const actions = el(
+      "p.actions",
+      {},
       button("Rename", () => rename(session, line), { "aria-label": `Rename ${title}` }),
-      button("Export Markdown", () => download(fileName(title, "md"), "text/markdown", toMarkdown(session)), {
-        "aria-label": `Export Markdown of ${title}`,
+      button(
+        "Export Markdown",
+        () => download(fileName(title, "md"), "text/markdown", toMarkdown(session)),
+        {
+          "aria-label": `Export Markdown of ${title}`,
+        },
+      ),
+      button(
+        "Export JSON",
+        () => download(fileName(title, "json"), "application/json", toJson(session)),
+        {
+          "aria-label": `Export JSON of ${title}`,
+        },
+      ),
+      button("Delete", (event) => reallyRemove(session, event.currentTarget), {
+        "aria-label": `Delete ${title}`,
       }),
-      button("Export JSON", () => download(fileName(title, "json"), "application/json", toJson(session)), {
-        "aria-label": `Export JSON of ${title}`,
-      }),
-      button("Delete", (event) => reallyRemove(session, event.currentTarget), { "aria-label": `Delete ${title}` }));
+    );
     line.append(actions);
     return line;
   }
@@ -65,7 +82,13 @@ export function startSessions(chat) {
       event.stopPropagation();
       done(event.key === "Enter");
     });
-    const form = el("div.rename", {}, field, button("Save", () => done(true)), button("Cancel", () => done(false)));
+    const form = el(
+      "div.rename",
+      {},
+      field,
+      button("Save", () => done(true)),
+      button("Cancel", () => done(false)),
+    );
     line.replaceChildren(form);
     field.select();
     field.focus();
@@ -94,12 +117,17 @@ export function startSessions(chat) {
 
   async function importFile(file) {
     try {
-      if (file.size > MAX_FILE) throw new Error("This file is larger than 10 MB; import a smaller one.");
+      if (file.size > MAX_FILE)
+        throw new Error("This file is larger than 10 MB; import a smaller one.");
       const sessions = fromJson(await file.text());
       if (!sessions.every((session) => save(session, { touch: false }))) {
         throw new Error("This browser has no room left; delete sessions first.");
       }
-      say(sessions.length === 1 ? `Imported: ${titleOf(sessions[0])}` : `Imported ${sessions.length} sessions`);
+      say(
+        sessions.length === 1
+          ? `Imported: ${titleOf(sessions[0])}`
+          : `Imported ${sessions.length} sessions`,
+      );
     } catch (error) {
       say(error.message);
     }
@@ -140,15 +168,22 @@ export function startSessions(chat) {
 
 const matches = (session, wanted) =>
   [titleOf(session), ...session.messages.map((message) => message.content)].some((text) =>
-    text.toLowerCase().includes(wanted));
+    text.toLowerCase().includes(wanted),
+  );
 
 function when(time) {
   const date = new Date(time);
   const today = date.toDateString() === new Date().toDateString();
-  return today ? date.toLocaleTimeString([], { timeStyle: "short" }) : date.toLocaleDateString([], { dateStyle: "medium" });
+  return today
+    ? date.toLocaleTimeString([], { timeStyle: "short" })
+    : date.toLocaleDateString([], { dateStyle: "medium" });
 }
 
 function fileName(title, ending) {
-  const name = title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 50);
+  const name = title
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 50);
   return `${name || "chat"}.${ending}`;
 }

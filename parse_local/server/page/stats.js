@@ -17,7 +17,9 @@ export function timeSplit(timings) {
   const split = PHASES.map(([field, name]) => [name, timings[field] ?? 0]);
   const known = split.reduce((sum, [, seconds]) => sum + seconds, 0);
   split.push(["other", Math.max(0, total - known)]);
-  return split.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => [name, seconds, seconds / total]);
+  return split
+    .filter(([, seconds]) => seconds > 0)
+    .map(([name, seconds]) => [name, seconds, seconds / total]);
 }
 
 /** A share, 0 to 1, in whole percent; 0% and 100% only where that is exact. */
@@ -32,19 +34,24 @@ const number = (n) => n.toLocaleString("en");
 
 /** What happened to an answer that did not end by itself; "" for one that did. */
 export function ending(finish) {
-  return {
-    cancelled: "stopped",
-    interrupted: "interrupted",
-    error: "broken off",
-    length: "cut at the length limit",
-  }[finish] ?? "";
+  return (
+    {
+      cancelled: "stopped",
+      interrupted: "interrupted",
+      error: "broken off",
+      length: "cut at the length limit",
+    }[finish] ?? ""
+  );
 }
 
 /** One line, for example `128 tokens · 17.9 tok/s · 1.8× the target alone · 71% from the draft`. */
 export function statsLine({ usage, finish }) {
   const parse = usage?.parse;
   const parts = [];
-  if (usage) parts.push(`${number(usage.completion_tokens)} ${usage.completion_tokens === 1 ? "token" : "tokens"}`);
+  if (usage)
+    parts.push(
+      `${number(usage.completion_tokens)} ${usage.completion_tokens === 1 ? "token" : "tokens"}`,
+    );
   if (parse?.tokens_per_second) parts.push(`${parse.tokens_per_second.toFixed(1)} tok/s`);
   if (parse?.speedup) parts.push(`${parse.speedup.toFixed(1)}× the target alone`);
   if (parse?.n_rounds) parts.push(`${percent(parse.accepted_share)} from the draft`);
@@ -59,13 +66,20 @@ export function statsView(message) {
   if (!line) return null;
   const split = timeSplit(message.usage?.parse?.timings ?? {});
   if (!split.length) return el("p.stats.quiet", {}, line);
-  return el("details.stats", {}, el("summary", {}, el("span", {}, line), bar(split)), table(message, split));
+  return el(
+    "details.stats",
+    {},
+    el("summary", {}, el("span", {}, line), bar(split)),
+    table(message, split),
+  );
 }
 
 const size = (seconds) => `${seconds.toFixed(2)} s`;
 
 function bar(split) {
-  const said = split.map(([name, seconds, share]) => `${name} ${size(seconds)}, ${percent(share)}`).join("; ");
+  const said = split
+    .map(([name, seconds, share]) => `${name} ${size(seconds)}, ${percent(share)}`)
+    .join("; ");
   const parts = split.map(([name, , share]) => {
     const part = el(`span.phase-${name}`);
     part.style.setProperty("flex-grow", String(share));
@@ -76,14 +90,20 @@ function bar(split) {
 
 function table(message, split) {
   const rows = split.map(([name, seconds, share]) =>
-    el("tr", {},
+    el(
+      "tr",
+      {},
       el("th", { scope: "row" }, el(`span.swatch.phase-${name}`, { "aria-hidden": "true" }), name),
       el("td", {}, size(seconds)),
-      el("td", {}, percent(share))));
-  const times = el("table", {},
-    el("caption", {}, "Where the time went"),
-    el("tbody", {}, rows));
-  const facts = el("dl", {}, counts(message).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+      el("td", {}, percent(share)),
+    ),
+  );
+  const times = el("table", {}, el("caption", {}, "Where the time went"), el("tbody", {}, rows));
+  const facts = el(
+    "dl",
+    {},
+    counts(message).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+  );
   return el("div.figures", {}, times, facts);
 }
 
@@ -96,11 +116,21 @@ function counts({ usage }) {
     ["strategy", strategy],
     ["rounds", parse.n_rounds],
     ["first text after", parse.timings.ttft_s ? size(parse.timings.ttft_s) : null],
-    ["prompt tokens", cached ? `${number(usage.prompt_tokens)}, ${number(cached)} of them cached` : usage.prompt_tokens],
+    [
+      "prompt tokens",
+      cached
+        ? `${number(usage.prompt_tokens)}, ${number(cached)} of them cached`
+        : usage.prompt_tokens,
+    ],
     ["decoded by the draft", tokens.draft_decoded],
     ["decoded by the target", tokens.target_decoded],
     ["decoded for verdicts", tokens.suffix_decoded],
-    ["proposals accepted", tokens.spec_proposed ? `${number(tokens.spec_accepted)} of ${number(tokens.spec_proposed)}` : null],
+    [
+      "proposals accepted",
+      tokens.spec_proposed
+        ? `${number(tokens.spec_accepted)} of ${number(tokens.spec_proposed)}`
+        : null,
+    ],
   ]
     .filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => [name, typeof value === "number" ? number(value) : value]);

@@ -4,7 +4,7 @@ import { describe } from "./answer.js";
 import { byId, el } from "./dom.js";
 
 /**
- * A leaf for `markdown.render`: slices cut where the writer changes and at verdicts.
+ * A leaf for `markdown_view.render`: slices cut where the writer changes and at verdicts.
  *
  * Each piece knows the verdict at its end (`data-mark`), so that pointing at any of it shows
  * that verdict. A mark whose place is Markdown's own syntax comes with the next text.
@@ -77,7 +77,8 @@ export function followVerdicts(root, messageOf) {
     hide();
     const [first, ...others] = describe(mark);
     tip.replaceChildren(el("strong", {}, first), ...others.map((line) => el("span", {}, line)));
-    for (const piece of text.querySelectorAll(`[data-mark="${index}"]`)) piece.classList.add("pointed");
+    for (const piece of text.querySelectorAll(`[data-mark="${index}"]`))
+      piece.classList.add("pointed");
     tip.hidden = false;
     place(at.getBoundingClientRect());
   }
@@ -124,7 +125,9 @@ export function followVerdicts(root, messageOf) {
     if (!from) return;
     const marks = [...from.closest(".text").querySelectorAll(".mark")];
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const to = { Home: marks[0], End: marks.at(-1) }[event.key] ?? (step && marks[marks.indexOf(from) + step]);
+    const to =
+      { Home: marks[0], End: marks.at(-1) }[event.key] ??
+      (step && marks[marks.indexOf(from) + step]);
     if (!to) return;
     event.preventDefault();
     rove(marks, to);
