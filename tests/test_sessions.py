@@ -277,6 +277,24 @@ def test_what_cannot_be_kept_is_said_once(path: Path) -> None:
     ]
 
 
+def test_a_disk_that_fills_up_in_mid_answer(path: Path) -> None:
+    notes: list[str] = []
+    store = SessionStore(path)
+    recorder = Recorder(store, notes.append, every_s=0)
+    recorder.question("one", Setting())
+    (n_pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {n_pages}")
+    recorder.watch(Text("short. ", "target"))
+    long = "long " * 5000
+    recorder.watch(Text(long, "target"))
+    recorder.watch(Text(long, "target"))
+    kept = recorder.answered(Result("short. " + 2 * long))
+    assert kept.content == "short. " + 2 * long
+    (note,) = notes
+    assert "cannot be used (database or disk is full)" in note
+    assert [row[:2] for row in rows(path)] == [("user", "one"), ("assistant", "short. ")]
+
+
 def test_without_a_store_nothing_is_written(tmp_path: Path) -> None:
     recorder = Recorder(None, print)
     assert recorder.question("q", Setting()).id is None
