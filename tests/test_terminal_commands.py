@@ -116,7 +116,7 @@ def test_edit_asks_the_changed_question(
     engine = Scripted("one", "two")
     chat(engine, "first\r/edit\r", store=store)
     assert engine.contents == [["first"], ["first\nand more"]]
-    assert kept(store) == {"first": ["first\nand more", "two"]}
+    assert kept(store) == {"first and more": ["first\nand more", "two"]}
     assert "> first\n> and more\n" in capsys.readouterr().err
 
 

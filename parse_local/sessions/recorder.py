@@ -151,6 +151,12 @@ class Recorder:
         if self._try(remove):
             self.leave()
 
+    def rename(self, question: str) -> None:
+        """The session begins with another question now."""
+        session = self.session
+        if session is not None:
+            self._try(lambda store: store.rename(session, title_of(question)))
+
     def leave_out(self, messages: Sequence[StoredMessage]) -> None:
         """Note that the models no longer see these messages."""
         if ids := [m.id for m in messages if m.id is not None]:

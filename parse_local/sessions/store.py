@@ -156,6 +156,11 @@ class SessionStore:
                 (pair, json.dumps(dict(models)), system, json.dumps(dict(options)), id),
             )
 
+    def rename(self, id: str, title: str) -> None:
+        """Give a session another title."""
+        with self._writing():
+            self._db.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, id))
+
     def sessions(self) -> list[Session]:
         """All sessions, the latest first."""
         with self._translated():

@@ -206,6 +206,11 @@ class Dialogue:
             self.conversation.add(Turn(asked, answer), replacing=replacing)
             if replacing is not None:
                 self.recorder.remove(replacing.messages)
+                if (
+                    len(self.conversation.turns) == 1
+                    and asked.content != replacing.question.content
+                ):
+                    self.recorder.rename(asked.content)
             return
         if answer.reasoning:  # worth keeping, but no turn of the conversation
             self.recorder.leave_out([asked, answer])
