@@ -301,7 +301,10 @@ class Drafter:
         if self._shared and all(t < self._model.n_vocab for t in answer.tokens):
             return answer.tokens
         said = [(channel, data.decode("utf-8", "ignore")) for channel, data in answer.runs]
-        if said and said[-1][0] == "reasoning" and not answer.parser.in_reasoning:
+        last = said[-1][0] if said else None
+        if answer.parser.in_reasoning and last != "reasoning":
+            said.append(("reasoning", ""))  # a block has been opened, no more
+        elif last == "reasoning" and not answer.parser.in_reasoning:
             said.append(("answer", ""))
         written = self._writer.thinking.writes(self._start, said)
         return self._writer.encode_written(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from parse_local.drafting import Draft
 from parse_local.events import Drafted, Text
 from parse_local.judge import make_judge
 from parse_local.profile import JudgeWording
+from parse_local.terminal.reasoning import ReasoningView
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 QUESTION = "What is 6 * 7?"
@@ -65,7 +67,6 @@ MODELS: dict[str, tuple[str, tuple[str, str], tuple[str, ...], tuple[str, ...], 
         "<|im_end|>",
     ),
     "never": ("qwen3", ("t", "Ċ"), ("<think>", "Ċ", *THOUGHT), CHATML, "<|im_end|>"),
-    "at-once": ("qwen3", ("t", "Ċ"), ANSWER, CHATML, "<|im_end|>"),
 }
 REASONING = {"qwen3": "Let me see.\n", "deepseek-r1": "Let me see.\n"}
 
@@ -112,6 +113,7 @@ def engines(load_once: Callable[..., Any], files: Callable[..., Path]) -> Callab
 STRATEGIES: dict[str, dict[str, Any]] = {
     "target": {"strategy": "target"},
     "auto": {"strategy": "auto"},
+    "windows of 1": {"window": 1},
     "windows of 3": {"window": 3},
     "windows of 5": {"window": 5},
     "sampled": {"temperature": 0.1, "seed": 1, "window": 4},
@@ -214,9 +216,8 @@ def test_stop_strings_end_answers_only(engines: Callable[..., Any], strategy: st
 def test_off_is_off_where_the_template_can_and_parsed_where_not(
     engines: Callable[..., Any], files: Callable[..., Path]
 ) -> None:
-    assert engines("qwen3").target.prompt(ask("?"))[-1:] != engines("qwen3").target.prompt(
-        ask("?"), thinking=True
-    )
+    qwen = answer(engines("qwen3"), QUESTION)
+    assert (qwen.reasoning, qwen.text) == ("", "It is 42")
     r1 = answer(engines("deepseek-r1"), QUESTION)
     assert (r1.reasoning, r1.text) == ("Let me see.\n", "It is 42")
     oss = answer(engines("gpt-oss"), QUESTION)
@@ -245,6 +246,37 @@ def test_the_question_closes_an_open_block(engines: Callable[..., Any]) -> None:
     # A message of any channel is ended by the end of the turn.
     assert suffix("gpt-oss").startswith("<|end|><|start|>user<|message|>" + question)
     assert suffix("gemma4").startswith("\n<channel|>\n\n<turn|>\n<|turn>user\n" + question)
+
+
+@pytest.mark.parametrize(
+    ("name", "added"),
+    [
+        ("qwen3", ""),
+        ("deepseek-r1", "\n</think>\n\n"),
+        ("gpt-oss", "<|channel|>final<|message|>"),
+        ("gemma4", ""),
+    ],
+)
+def test_a_text_to_be_judged_is_an_answer(
+    engines: Callable[..., Any], name: str, added: str
+) -> None:
+    writer = engines(name).target
+    prompt = writer.prompt(ask(QUESTION))
+    more = writer.answering(prompt)[len(prompt) :]
+    spelled = (writer.model.piece(t) or writer.model.token_text(t).encode() for t in more)
+    assert b"".join(spelled).decode() == added
+    assert all(b.p_correct is not None for b in engines(name).verify(ask("?"), "42").boundaries)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt-oss"])
+def test_proposals_cross_markers(
+    load_once: Callable[..., Any], files: Callable[..., Path], name: str
+) -> None:
+    pair = {"target": files(name), "draft": files(name), "n_ctx": 512}
+    for spec in ("draft", "ngram"):
+        engine = load_once(**pair, spec=spec)
+        found = answer(engine, QUESTION, strategy="speculative", thinking=True)
+        assert (found.reasoning, found.text) == (REASONING.get(name, "Let me see."), "It is 42")
 
 
 def test_later_turns_reuse_what_the_template_keeps(engines: Callable[..., Any]) -> None:
@@ -286,3 +318,32 @@ def test_a_grammar_keeps_a_model_from_thinking_where_that_is_off(
 ) -> None:
     found = answer(engines("qwen3"), QUESTION, grammar='root ::= "<"', max_tokens=9)
     assert (found.reasoning, found.text) == ("", "<")
+
+
+class Terminal(io.StringIO):
+    """Looks like one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def reasoning_shown(out: io.StringIO, err: io.StringIO) -> str:
+    """What is written to `err` for a short answer."""
+    view = ReasoningView(out, err)
+    view.show(Drafted("Hm", 1, "reasoning"))
+    view.show(Text("Hm\x1b[2J", "draft", "reasoning"))
+    view.show(Text(".", "target", "reasoning"))
+    view.show(Text("42", "target"))
+    return err.getvalue()
+
+
+def test_reasoning_goes_to_stderr_where_the_answer_leaves_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = reasoning_shown(io.StringIO(), Terminal())
+    assert shown == "\x1b[2mHm\ufffd[2J\x1b[22m\x1b[2m.\x1b[22m\n"
+    assert reasoning_shown(Terminal(), Terminal()) == ""  # drawn above the answer
+    assert reasoning_shown(io.StringIO(), io.StringIO()) == ""
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert reasoning_shown(io.StringIO(), Terminal()) == "Hm\ufffd[2J.\n"

@@ -46,6 +46,6 @@ class ReasoningView:
         self._open = False
 
     def _write(self, text: str) -> None:
-        encoding = self._err.encoding or "ascii"
+        encoding = self._err.encoding or "utf-8"
         self._err.write(text.encode(encoding, "replace").decode(encoding))
         self._err.flush()
