@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parse_local.channels import overlap
 from parse_local.events import ToolCall
 
 Tool = dict[str, Any]
@@ -27,7 +28,7 @@ class CallFormat:
         openings: markers that begin calls.
         closing: what ends one; "" for the end of the answer.
         read: what stands between the two → calls, None where it is none.
-        first: an opening counts only at the beginning of the answer.
+        whole: what a call that is the whole answer begins with. Some models leave out markers.
         inner: further markers.
     """
 
@@ -35,7 +36,7 @@ class CallFormat:
     openings: tuple[str, ...]
     closing: str
     read: Callable[[str, Mapping[str, Any]], list[ToolCall] | None]
-    first: bool = False
+    whole: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
 
     @property
@@ -64,6 +65,7 @@ class CallScanner:
             t["function"]["name"]: t["function"].get("parameters") or {} for t in tools
         }
         self._openings = [o.encode() for o in form.openings] if form else []
+        self._whole = [o.encode() for o in form.whole] if form else []
         self._closing = form.closing.encode() if form else b""
         self._held = b""
         self._opened = b""  # the marker that has begun a call
@@ -97,45 +99,45 @@ class CallScanner:
     def _step(self) -> bytes | None:
         # What has become text; None where that takes more bytes.
         if self._opened:
-            at = self._held.find(self._closing) if self._closing else -1
-            if at < 0:
-                return None
-            body, rest = self._held[:at], self._held[at + len(self._closing) :]
-            whole = self._gap + self._opened + body + self._closing
-            text = b"" if self._call(body) else whole
-            self._gap, self._opened, self._held = b"", b"", rest
-            return self._text(text)
+            return self._within()
         places = [(i, o) for o in self._openings if (i := self._held.find(o)) >= 0]
-        places = [(i, o) for i, o in places if self._counts(self._held[:i])]
+        blank = len(self._held) - len(self._held.lstrip())
+        if not self._begun:
+            places += [(blank, o) for o in self._whole if self._held.startswith(o, blank)]
         if places:
             at, self._opened = min(places)
             text, self._held = self._held[:at], self._held[at + len(self._opened) :]
             self._gap = text[len(text.rstrip()) :]
             return self._text(text.rstrip())
-        n = self._n_open()
-        text = self._held[: len(self._held) - n]
+        text = self._held[: len(self._held) - self._n_open()]
         if not text:
             return None
         self._held = self._held[len(text) :]
         return self._text(text)
 
-    def _counts(self, before: bytes) -> bool:
-        assert self._form is not None
-        return not (self._form.first and (self._begun or before.strip()))
+    def _within(self) -> bytes | None:
+        # The same behind an opening.
+        whole = self._opened in self._whole
+        if whole and _may_be_call(self._held, opened=self._opened):
+            return None
+        at = len(self._held) if whole else self._held.find(self._closing)
+        if at < 0 or not (whole or self._closing):
+            return None
+        closing = b"" if whole else self._closing
+        body, rest = self._held[:at], self._held[at + len(closing) :]
+        text = self._gap + self._opened + body + closing
+        is_call = not whole and self._call(body)
+        self._gap, self._opened, self._held = b"", b"", rest
+        return self._text(b"" if is_call else text)
 
     def _n_open(self) -> int:
         # Bytes at the end that may begin an opening marker, and white space before it.
         held = self._held
-        longest = 0
-        for opening in self._openings:
-            for n in range(min(len(opening) - 1, len(held)), longest, -1):
-                if held.endswith(opening[:n]) and self._counts(held[:-n]):
-                    longest = n
-                    break
+        if not self._begun and any(o.startswith(held.strip()) for o in self._whole):
+            return len(held)
+        longest = max((overlap(held, o) for o in self._openings), default=0)
         before = held[: len(held) - longest]
-        if longest or self._counts(before):
-            longest += len(before) - len(before.rstrip())
-        return longest
+        return longest + len(before) - len(before.rstrip())
 
     def _text(self, text: bytes, *, last: bool = False) -> bytes:
         if self.calls and not text.strip():  # between calls, and behind them
@@ -147,6 +149,8 @@ class CallScanner:
         assert self._form is not None
         text = self._opened.decode() if self._opened in _PART_OF_CALL else ""
         text += body.decode("utf-8", "replace")
+        if self._opened.startswith(b"```"):
+            text = text.rstrip().removesuffix("```")
         found = self._form.read(text, self._parameters)
         known = bool(found) and all(call.name in self._parameters for call in found or ())
         if known:
@@ -254,12 +258,27 @@ _PART_OF_CALL = (b"{", b"<function=")
 
 FORMATS = (
     CallFormat("[TOOL_CALLS]", ("[TOOL_CALLS]",), "", _read_mistral, inner=("[ARGS]", "[CALL_ID]")),
-    CallFormat("<tool_call>", ("<tool_call>",), "</tool_call>", _read_tagged),
+    CallFormat(
+        "<tool_call>", ("<tool_call>",), "</tool_call>", _read_tagged, whole=("{", "```json")
+    ),
     CallFormat("<|tool_call|>", ("<|tool_call|>",), "", _read_json),
     CallFormat("functools[", ("functools",), "", _read_json),
     CallFormat("<function=", ("<function=",), "</function>", _read_tagged),
-    CallFormat("<|python_tag|>", ("<|python_tag|>", "{"), "", _read_json, first=True),
-    CallFormat('"parameters":', ("{",), "", _read_json, first=True),
+    CallFormat("<|python_tag|>", ("<|python_tag|>",), "", _read_json, whole=("{",)),
+    CallFormat('"parameters":', (), "", _read_json, whole=("{",)),
 )
 """Mistral; Hermes, Qwen and many others, Qwen3-Coder's tags too; Granite and Phi-4-mini;
 Firefunction; functionary for Llama 3.1; Llama 3.1 and later, whose calls are a whole answer."""
+
+_BEGINNINGS = tuple(
+    start + key
+    for start in (b"{", b"[{")
+    for key in (b'"name":"', b'"type":"function"', b'"function":')
+)
+
+
+def _may_be_call(body: bytes, *, opened: bytes) -> bool:
+    """Whether an answer of which this follows the opening may be a call as a whole."""
+    text = (opened if opened in _PART_OF_CALL else b"") + body
+    dense = b"".join(text.split())
+    return any(b.startswith(dense[: len(b)]) for b in _BEGINNINGS)

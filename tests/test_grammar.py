@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from parse_local.errors import GrammarError
@@ -102,7 +103,7 @@ def test_what_a_grammar_takes_is_what_validates(
         assert [text for text in good if not takes(model, grammar, text)] == []
         assert [text for text in bad if takes(model, grammar, text)] == []
     for text in good:
-        json.loads(text)
+        jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
 
 
 @pytest.mark.parametrize(

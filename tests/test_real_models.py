@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from parse_local import Options, load_pair
 from parse_local.bench.numerics import compare_exact, compare_verdicts
 from parse_local.engine import Engine
 from parse_local.events import Drafted, Finished, Text
+from parse_local.grammar import schema_grammar
 from parse_local.hub import paths
 from parse_local.llama.sampler import Sampler
 
@@ -208,3 +210,38 @@ def test_a_sliding_window_drafts_judges_and_is_written_on() -> None:
     found = engine.generate(short, Options(strategy="parse", accept="exact", max_tokens=24))
     assert found.text[:12] == alone.text[:12]
     engine.close()
+
+
+def test_an_answer_under_a_json_schema_validates_and_is_the_targets_own(engine: Engine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer", "minimum": 18, "maximum": 99},
+            "languages": {"type": "array", "items": {"enum": ["Python", "Rust"]}, "minItems": 1},
+        },
+        "required": ["name", "age", "languages"],
+    }
+    question = ask("Invent a programmer with name, age and languages. Answer in JSON.")
+    options = {"grammar": schema_grammar(schema), "max_tokens": 80, "accept": "exact"}
+    for more in ({"temperature": 0.0}, {"temperature": 1.0, "seed": 1}):
+        found = engine.generate(question, Options(strategy="parse", **options, **more))
+        jsonschema.validate(json.loads(found.text), schema)
+        assert found.finish_reason == "stop"
+        assert found.accepted_share > 0.5
+
+
+def test_a_tool_is_called(engine: Engine) -> None:
+    properties = {"city": {"type": "string"}}
+    parameters = {"type": "object", "properties": properties, "required": ["city"]}
+    tool = {"name": "get_weather", "description": "Weather of a city.", "parameters": parameters}
+    found = engine.generate(
+        ask("What is the weather in Rome?"),
+        Options(max_tokens=60),
+        tools=[{"type": "function", "function": tool}],
+    )
+    assert found.finish_reason == "tool_calls"
+    assert found.text == ""
+    (call,) = found.tool_calls
+    assert call.name == "get_weather"
+    assert json.loads(call.arguments_json)["city"].startswith("Rome")

@@ -66,6 +66,12 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ),
     (LLAMA, '{"name": "weather", "parameters": {"city": "Rome"}}', "", [ROME]),
     (LLAMA, f" {ONE}; {TWO}", "", [ROME, OSLO]),
+    # Small models forget the tags.
+    (HERMES, f"```json\n{ONE}\n```", "", [ROME]),
+    (HERMES, f" {ONE}\n", "", [ROME]),
+    (HERMES, '```json\n{"name": "Ada"}\n```', '```json\n{"name": "Ada"}\n```', []),
+    (HERMES, f"For example ```json\n{ONE}\n```", f"For example ```json\n{ONE}\n```", []),
+    (HERMES, f"```python\n{ONE}\n```", f"```python\n{ONE}\n```", []),
     (LLAMA, '{"answer": 42}', '{"answer": 42}', []),
     (LLAMA, f"It is {ONE}", f"It is {ONE}", []),
     ("<|python_tag|>", f"<|python_tag|>{ONE}", "", [ROME]),
@@ -128,6 +134,10 @@ def test_text_is_shown_as_soon_as_it_can_be_no_call() -> None:
     assert scanner.push(b"to") == b""
     assert scanner.push(b"p> and") == b" <top> and"
     assert not scanner.holding
+    scanner = CallScanner(find_format(HERMES), TOOLS)
+    assert scanner.push(b'```json\n{"na') == b""
+    assert scanner.push(b'tion": "Italy"') == b'```json\n{"nation": "Italy"'
+    assert scanner.push(b"}") == b"}"
 
 
 @pytest.mark.parametrize("arguments", ['"{\\"city\\": \\"Rome\\"}"', '{"city": "Rome"}'])
