@@ -265,6 +265,59 @@ def test_a_text_is_gone_on_with(client: httpx.Client, expected: Any) -> None:
     assert whole["usage"]["parse"]["accept"] == "exact"
 
 
+def test_log_probabilities(client: httpx.Client, expected: Any) -> None:
+    found = ask(client, logprobs=True, top_logprobs=2, max_tokens=6).json()["choices"][0]
+    tokens = found["logprobs"]["content"]
+    assert b"".join(bytes(t["bytes"]) for t in tokens).decode() == found["message"]["content"]
+    for token in tokens:
+        best, other = token["top_logprobs"]
+        assert token["token"] == best["token"]  # greedy
+        assert token["logprob"] == pytest.approx(best["logprob"], abs=1e-5)
+        assert other["logprob"] <= best["logprob"] <= 0
+    body = {"messages": QUESTION, "max_tokens": 6, "logprobs": True, "stream": True}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        chunks = events(response)
+    streamed = [
+        t for c in chunks for t in (c["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert [t["bytes"] for t in streamed] == [t["bytes"] for t in tokens]
+    assert all(t["top_logprobs"] == [] for t in streamed)
+    refused = ask(client, top_logprobs=2)
+    assert refused.json()["error"]["param"] == "top_logprobs"
+
+
+def test_log_probabilities_of_a_text(client: httpx.Client) -> None:
+    body = {"prompt": "hello", "max_tokens": 6, "logprobs": 1}
+    found = client.post("/v1/completions", json=body).json()["choices"][0]
+    logprobs = found["logprobs"]
+    assert "".join(logprobs["tokens"]) == found["text"]
+    assert logprobs["text_offset"] == [len("".join(logprobs["tokens"][:i])) for i in range(6)]
+    for token, p, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+    ):
+        assert top == {token: pytest.approx(p, abs=1e-5)}
+
+
+def test_reasoning_has_a_field_of_its_own(tiny: Callable[..., Path]) -> None:
+    # The prompt opens a block that this model never closes: all of it is reasoning.
+    template = (Path(__file__).parent / "chat_templates" / "deepseek-r1.jinja").read_text("utf-8")
+    target = tiny(seed=1, bias=READABLE, template=template)
+    options = Options(strategy="target", max_tokens=5, thinking=True)
+    with (
+        serving(lambda: load_pair(target=target, **EXACT), options=options) as running,
+        running.client() as client,
+    ):
+        message = ask(client).json()["choices"][0]["message"]
+        assert message["content"] == ""
+        assert len(message["reasoning_content"]) >= 5
+        body = {"messages": QUESTION, "stream": True}
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            deltas = [c["choices"][0]["delta"] for c in events(response)]
+    text = "".join(d.get("reasoning_content", "") for d in deltas)
+    assert text == message["reasoning_content"]
+    assert not any(d.get("content") for d in deltas)
+
+
 def test_a_prompt_that_does_not_fit(client: httpx.Client) -> None:
     for path, body, param in (
         (

@@ -41,8 +41,6 @@ def answer_options(request: schemas.Request, defaults: Options, limits: Limits) 
         chosen["logprobs"] = request.logprobs
     n_tokens = n_asked or defaults.max_tokens
     chosen["max_tokens"] = min(n_tokens, limits.answer_tokens or n_tokens)
-    if chosen.get("logprobs") is not None:
-        raise _not_supported("logprobs")
     try:
         return replace(defaults, **chosen)
     except UsageError as error:

@@ -131,6 +131,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let the running answer end within the grace, free the models."""
+        if self._worker.error is None:
+            click.echo("Stopping.", err=True)
         stopping = asyncio.create_task(self._stop_answers())
         await super().shutdown(sockets)
         await stopping
