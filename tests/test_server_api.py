@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from scripted_gguf import write_scripted_gguf
 from serving import QUESTION, Running, events, serving
 from tiny_gguf import READABLE
 
@@ -268,7 +269,8 @@ def test_a_text_is_gone_on_with(client: httpx.Client, expected: Any) -> None:
 def test_log_probabilities(client: httpx.Client, expected: Any) -> None:
     found = ask(client, logprobs=True, top_logprobs=2, max_tokens=6).json()["choices"][0]
     tokens = found["logprobs"]["content"]
-    assert b"".join(bytes(t["bytes"]) for t in tokens).decode() == found["message"]["content"]
+    written = b"".join(bytes(t["bytes"]) for t in tokens).decode("utf-8", "replace")
+    assert written == found["message"]["content"]
     for token in tokens:
         best, other = token["top_logprobs"]
         assert token["token"] == best["token"]  # greedy
@@ -356,3 +358,93 @@ def test_every_answer_fits_the_document(client: httpx.Client) -> None:
     with client.stream("POST", "/v1/completions", json={"prompt": "a", **body}) as r:
         for chunk in events(r):
             TextCompletion.model_validate(chunk)
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+TOOL_TEMPLATE = (
+    "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %} <tool_call>{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}{% endfor %}:>"
+)
+SCRIPT = [
+    "I look.",
+    "<tool_call>",
+    '{"name": "weather", "arguments"',
+    ': {"city": "Rome"}}',
+    "</tool_call>",
+]
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A model that says a few words and calls a tool."""
+    file = write_scripted_gguf(
+        tmp_path_factory.mktemp("scripted") / "calls.gguf",
+        {(":", ">"): SCRIPT},
+        template=TOOL_TEMPLATE,
+        words=SCRIPT,
+        controls=["<|im_end|>"],
+    )
+    options = Options(strategy="target", max_tokens=60)
+    with (
+        serving(lambda: load_pair(target=file, **EXACT), options=options) as running,
+        running.client() as client,
+    ):
+        yield client
+
+
+def test_a_tool_is_called(caller: httpx.Client) -> None:
+    choice = ask(caller, tools=[TOOL], tool_choice="auto").json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "I look."
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function"
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
+    body = {"messages": QUESTION, "tools": [TOOL], "stream": True}
+    with caller.stream("POST", "/v1/chat/completions", json=body) as response:
+        *chunks, last = events(response)
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "I look."
+    assert last["choices"][0]["finish_reason"] == "tool_calls"
+    (streamed,) = last["choices"][0]["delta"]["tool_calls"]
+    assert streamed["index"] == 0
+    assert streamed["function"] == call["function"]
+    # What comes back from it goes through the template.
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "21 degrees"}
+    turns = [*QUESTION, choice["message"], result]
+    again = ask(caller, messages=turns, tools=[TOOL])
+    assert again.status_code == 200, again.text
+    assert again.json()["usage"]["prompt_tokens"] > len("21 degrees")
+
+
+def test_tools_that_are_not_wanted_are_not_called(caller: httpx.Client) -> None:
+    choice = ask(caller, tools=[TOOL], tool_choice="none").json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"] == "".join(SCRIPT)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"response_format": {"type": "json_object"}}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ],
+)
+def test_what_tools_cannot_do_is_named(
+    caller: httpx.Client, body: dict[str, Any], param: str
+) -> None:
+    response = ask(caller, **{"tools": [TOOL], **body})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_a_template_without_tools_refuses_them(client: httpx.Client) -> None:
+    response = ask(client, tools=[TOOL])
+    assert response.status_code == 400
+    assert "no place for tools" in response.json()["error"]["message"]

@@ -136,11 +136,21 @@ def with_grammar(options: Options, wanted: schemas.ResponseFormat | None) -> Opt
 
 
 def tools_of(request: schemas.ChatRequest) -> list[Tool] | None:
-    """The tools that are offered to the model."""
+    """The tools that are offered to the model.
+
+    Raises:
+        ApiError: the model would have to be made to call them, or not to.
+    """
     if not request.tools or request.tool_choice == "none":
         return None
-    raise _not_supported("tools")
-
-
-def _not_supported(field: str) -> ApiError:
-    return ApiError(400, f"`{field}` is not supported.", param=field, code="unsupported_field")
+    wanted = request.response_format
+    refused = None
+    if request.tool_choice not in (None, "auto"):
+        refused = "`tool_choice` can only be 'none' or 'auto'; the model decides what it calls."
+    elif request.parallel_tool_calls is False:
+        refused = "`parallel_tool_calls`: false is not supported; a model may call several tools."
+    elif wanted is not None and wanted.type != "text":
+        refused = "`tools` cannot be called in an answer with a `response_format`; leave out one."
+    if refused is not None:
+        raise ApiError(400, refused, param=refused.split("`")[1], code="unsupported_value")
+    return [tool.model_dump(exclude_none=True) for tool in request.tools]
