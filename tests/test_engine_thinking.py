@@ -342,8 +342,8 @@ def test_reasoning_goes_to_stderr_where_the_answer_leaves_the_terminal(
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown = reasoning_shown(io.StringIO(), Terminal())
-    assert shown == "\x1b[2mHm\ufffd[2J\x1b[22m\x1b[2m.\x1b[22m\n"
+    assert shown == "\x1b[2mHm\u241b[2J\x1b[22m\x1b[2m.\x1b[22m\n"
     assert reasoning_shown(Terminal(), Terminal()) == ""  # drawn above the answer
     assert reasoning_shown(io.StringIO(), io.StringIO()) == ""
     monkeypatch.setenv("NO_COLOR", "1")
-    assert reasoning_shown(io.StringIO(), Terminal()) == "Hm\ufffd[2J.\n"
+    assert reasoning_shown(io.StringIO(), Terminal()) == "Hm\u241b[2J.\n"
