@@ -234,13 +234,18 @@ def test_an_answer_is_streamed_and_kept(page: Page, server: Running) -> None:
     expect(page.locator("#model")).to_have_text(server.worker.engine.pair_name)
 
 
-def test_escape_stops_and_what_is_final_stays(page: Page, server: Running) -> None:
+def ask_for_long(page: Page) -> None:
+    """Asks for more than a second's worth, and waits for some of it."""
     page.get_by_role("button", name="Options").click()
     page.get_by_label("Most tokens of an answer").fill("8000")
     page.keyboard.press("Escape")
     page.locator("#question").fill("Go on for long.")
     page.locator("#question").press("Enter")
     expect(page.locator(".live .tail")).to_have_text(re.compile(".{100}", re.DOTALL))
+
+
+def test_escape_stops_and_what_is_final_stays(page: Page, server: Running) -> None:
+    ask_for_long(page)
     page.keyboard.press("Escape")
     expect(page.locator(".answer:not(.live)")).to_contain_text("stopped")
     answer = saved(page)[1]
@@ -248,6 +253,27 @@ def test_escape_stops_and_what_is_final_stays(page: Page, server: Running) -> No
     assert len(answer["content"]) > 100
     assert page.locator("#send").is_visible()
     until(lambda: server.worker.n_running == 0)  # it has not gone on without a reader
+
+
+def test_a_reload_in_mid_answer_keeps_what_is_final(page: Page, server: Running) -> None:
+    ask_for_long(page)
+    page.reload()
+    expect(page.locator(".answer")).to_contain_text("interrupted")
+    assert len(saved(page)[1]["content"]) > 100
+    until(lambda: server.worker.n_running == 0)
+
+
+def test_tabs_follow_each_other(page: Page, server: Running) -> None:
+    answering(page, chunk("Four."))
+    ask(page)
+    other = page.context.new_page()
+    other.goto(server.url)
+    other.keyboard.press("Control+k")
+    other.locator("#session-list .open").click()
+    answering(other, chunk("Five."))
+    ask(other, "And now?")
+    other.close()
+    expect(page.locator(".answer .text")).to_have_text(["Four.", "Five."])
 
 
 def test_a_key_is_asked_for_where_the_server_wants_one(

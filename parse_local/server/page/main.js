@@ -360,7 +360,15 @@ document.addEventListener("keydown", (event) => {
     fit();
   }
 });
-window.addEventListener("pagehide", saveSoFar);
+window.addEventListener("pagehide", () => {
+  saveSoFar();
+  running?.answer.close("interrupted"); // the stream breaks off now, and that is no error
+});
+window.addEventListener("storage", () => {
+  if (running || !session.messages.length) return; // another tab may have gone on with it
+  session = load(session.id) ?? newSession(session.system);
+  draw();
+});
 window.addEventListener("resize", () => markScrollable(byId("turns")));
 
 startOptions({
