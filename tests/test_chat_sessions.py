@@ -80,6 +80,28 @@ def test_a_session_is_kept_and_resumed(files: list[str], home: Path) -> None:
     assert after.system == "Be brief."
 
 
+def test_reasoning_is_kept_apart(tiny: Callable[..., Path], home: Path) -> None:
+    template = (Path(__file__).parent / "chat_templates" / "deepseek-r1.jinja").read_text("utf-8")
+    model = tiny(seed=1, template=template)  # its prompt opens a block that nothing closes
+    how = ["--target", model, "--draft", model, "--threads", 1, "--strategy", "target", "--think"]
+    done = chat(*how, "--max-tokens", 8, input="hello")
+    assert done.exit_code == 0, done.stderr
+    assert "It thought and gave no answer; /regen asks again, a larger --max-tokens" in done.stderr
+    with SessionStore(sessions_file()) as store:
+        question, thought = store.messages(store.find().id)
+    assert (question.content, question.in_context) == ("hello", False)
+    assert (thought.content, thought.finish_reason) == ("", "length")
+    assert "".join(s.text for s in thought.spans if s.channel == "reasoning") == thought.reasoning
+    assert len(thought.reasoning) >= 8
+    shown = CliRunner().invoke(main, ["sessions", "show", "--reasoning", latest()])
+    assert "> hello" in shown.stdout
+    # The next question is not asked behind an empty answer.
+    assert chat(*how, "--max-tokens", 8, "--resume", input="hello").exit_code == 0
+    with SessionStore(sessions_file()) as store:
+        prompts = [m.figures["usage"]["prompt_tokens"] for m in store.messages(latest())[1::2]]
+    assert prompts[0] == prompts[1]
+
+
 def test_no_history_keeps_nothing(files: list[str], home: Path) -> None:
     assert chat(*files, "--no-history", "--max-tokens", 4, input="hello").exit_code == 0
     assert not home.exists() or not list(home.rglob("*.db*"))

@@ -258,6 +258,16 @@ def test_show_colors_context_and_thinking(capsys: pytest.CaptureFixture[str]) ->
     assert "There is nothing called colour to show. Did you mean colors?" in err
 
 
+def test_a_question_that_was_only_thought_about_is_asked_again_alone(store: SessionStore) -> None:
+    thought = Result("", "Hm.", "length", spans=(Span("Hm.", "target", "reasoning"),))
+    chat(Scripted(thought), "a\r", store=store)
+    assert kept(store) == {"a": ["a", ""]}
+    engine = Scripted("fine")
+    chat(engine, "/resume\r/regen\r", store=store)
+    assert engine.contents == [["a"]]
+    assert list(kept(store).values()) == [["a", "fine"]]
+
+
 def test_reasoning_goes_back_apart(store: SessionStore) -> None:
     thought = Result(
         "Six.", "Hens.", spans=(Span("Hens.", "target", "reasoning"), Span("Six.", "target"))

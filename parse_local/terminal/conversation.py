@@ -43,17 +43,22 @@ class Conversation:
     Attributes:
         turns: answered questions, also those that the models no longer see.
         unanswered: the last question, where it got no answer.
+        thought: what a model only thought about it; None where it did not.
     """
 
     def __init__(self, system: str | None = None, messages: Sequence[StoredMessage] = ()) -> None:
         self.system = system
         self.turns: list[Turn] = []
         self.unanswered: StoredMessage | None = None
+        self.thought: StoredMessage | None = None
         for message in messages:
             if message.role == "user":
-                self.unanswered = message
-            elif self.unanswered is not None and message.content:
-                self.add(Turn(self.unanswered, message))
+                self.leave_unanswered(message)
+            elif self.unanswered is not None:
+                if message.content:
+                    self.add(Turn(self.unanswered, message))
+                else:
+                    self.leave_unanswered(self.unanswered, message)
 
     @property
     def seen(self) -> list[Turn]:
@@ -63,8 +68,11 @@ class Conversation:
     @property
     def messages(self) -> list[StoredMessage]:
         """Everything in order."""
-        last = [] if self.unanswered is None else [self.unanswered]
-        return [m for turn in self.turns for m in turn.messages] + last
+        last = (self.unanswered, self.thought)
+        return [
+            *(m for turn in self.turns for m in turn.messages),
+            *(m for m in last if m is not None),
+        ]
 
     def asking(
         self, question: str, *, replacing: Turn | None = None, n_dropped: int = 0
@@ -85,13 +93,19 @@ class Conversation:
         """Keep a turn, in place of another one where that is named."""
         self.turns = [other for other in self.turns if other is not replacing]
         self.turns.append(turn)
-        self.unanswered = None
+        self.unanswered = self.thought = None
+
+    def leave_unanswered(
+        self, question: StoredMessage, thought: StoredMessage | None = None
+    ) -> None:
+        """Keep a question that got no answer, and what was thought about it."""
+        self.unanswered, self.thought = question, thought
 
     def take_back(self) -> list[StoredMessage]:
         """Forget the last turn, or the question that got no answer; returns its messages."""
         if self.unanswered is not None:
-            taken = [self.unanswered]
-            self.unanswered = None
+            taken = [m for m in (self.unanswered, self.thought) if m is not None]
+            self.unanswered = self.thought = None
             return taken
         return list(self.turns.pop().messages) if self.turns else []
 
@@ -104,7 +118,7 @@ class Conversation:
     def clear(self) -> None:
         """Forget all turns; the system prompt stays."""
         self.turns.clear()
-        self.unanswered = None
+        self.unanswered = self.thought = None
 
 
 def _to_chat(turn: Turn) -> list[Message]:

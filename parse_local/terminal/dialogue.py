@@ -195,8 +195,8 @@ class Dialogue:
             raise
         self.last = result
         self._keep(asked, self.recorder.answered(result), replacing)
-        if not result.text:  # an empty answer would only teach the model to be silent
-            self.note("No answer; the question is not kept.")
+        if not result.text:
+            self.note(_no_answer(result))
         if not self.quiet:
             self.note(stats_line(result, n_ctx=self.engine.n_ctx))
         return result
@@ -212,13 +212,15 @@ class Dialogue:
                 ):
                     self.recorder.rename(asked.content)
             return
+        thought = None
         if answer.reasoning:  # worth keeping, but no turn of the conversation
             self.recorder.leave_out([asked, answer])
+            thought = answer
         else:
             self.recorder.remove([asked, answer])
             asked = replace(asked, id=None)
         if replacing is None:
-            self.conversation.unanswered = asked
+            self.conversation.leave_unanswered(asked, thought)
 
     # room
 
@@ -314,6 +316,14 @@ class Dialogue:
         print_messages(shown, self.console)
         if self.conversation.unanswered is not None:
             self.note("The last question has no answer; /regen asks it again.")
+
+
+def _no_answer(result: Result) -> str:
+    # An empty answer would only teach the model to be silent, so that it becomes no turn.
+    if not result.reasoning:
+        return "No answer; the question is not kept."
+    more = ", a larger --max-tokens lets it finish" if result.finish_reason == "length" else ""
+    return f"It thought and gave no answer; /regen asks again{more}."
 
 
 def _oldest(n: int) -> str:
