@@ -15,7 +15,8 @@ from parse_local.errors import Cancelled, ContextLengthError, DecodeError
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.context import Context, _n_common
+from parse_local.llama.context import Context
+from parse_local.llama.conversations import n_common
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 
@@ -161,4 +162,4 @@ def test_what_two_sequences_share(
     limit = min(limit, len(a), len(b))
     pairs = zip(a, b, strict=False)
     expected = next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
-    assert _n_common(a, b, limit) == max(0, min(expected, limit))
+    assert n_common(a, b, limit) == max(0, min(expected, limit))
