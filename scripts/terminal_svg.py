@@ -64,7 +64,7 @@ class Shown:
 
 
 def paced(
-    frames: Sequence[Frame], *, shortest: float, longest: float, within: float
+    frames: Sequence[Frame], *, shortest: float, longest: float, struck: float, within: float
 ) -> list[Frame]:
     """Frames at a pace that one can watch, the first one at 0.
 
@@ -73,7 +73,8 @@ def paced(
         shortest: seconds that a frame stays at least; of those that change sooner the last
             one is kept.
         longest: seconds to which waits are cut.
-        within: seconds that all of it may take; played faster where it is more.
+        struck: seconds that a frame with struck text stays at least.
+        within: seconds that all of it may take, but for `struck`; played faster where it is more.
     """
     waits = [min(b.seconds - a.seconds, longest) for a, b in pairwise(frames)]
     speed = max(sum(waits) / within, 1.0)
@@ -81,12 +82,18 @@ def paced(
     clock = 0.0
     for wait, frame in zip([0.0, *waits], frames, strict=True):
         clock += wait / speed
+        if kept and _has_struck(kept[-1]):
+            clock = max(clock, kept[-1].seconds + struck)
         begin = clock
         if kept and clock - kept[-1].seconds < shortest:
             begin = kept.pop().seconds
         if not kept or kept[-1].rows != frame.rows:
             kept.append(Frame(begin, frame.rows))
     return kept
+
+
+def _has_struck(frame: Frame) -> bool:
+    return any(style.struck for row in frame.rows for _, _, style in row)
 
 
 def intervals(frames: Sequence[Frame]) -> list[Shown]:

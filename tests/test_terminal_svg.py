@@ -24,11 +24,18 @@ def test_waits_are_cut_and_bursts_keep_their_last_frame() -> None:
         Frame(10.51, (row("c"),)),
         Frame(90.0, (row("d"),)),
     ]
-    played = paced(frames, shortest=0.1, longest=1.0, within=60)
+    played = paced(frames, shortest=0.1, longest=1.0, struck=0, within=60)
     assert [f.rows[0][0][1] for f in played] == ["a", "c", "d"]
     assert [round(f.seconds, 3) for f in played] == [0.0, 0.5, 1.51]
-    twice_as_fast = paced(frames, shortest=0.1, longest=1.0, within=1.51 / 2)
+    twice_as_fast = paced(frames, shortest=0.1, longest=1.0, struck=0, within=1.51 / 2)
     assert [round(f.seconds, 3) for f in twice_as_fast] == [0.0, 0.25, 0.755]
+
+
+def test_struck_text_stays_long_enough_to_be_seen() -> None:
+    rows = [row("draft", DIM), row("draft", STRUCK), row("answer"), row("answer.")]
+    frames = [Frame(0.2 * i, (r,)) for i, r in enumerate(rows)]
+    played = paced(frames, shortest=0.1, longest=1.0, struck=0.5, within=60)
+    assert [round(f.seconds, 3) for f in played] == [0.0, 0.2, 0.7, 0.9]
 
 
 def test_a_row_that_does_not_change_is_there_once() -> None:
