@@ -23,8 +23,8 @@ from parse_local.policy import STRATEGIES, AcceptMode
 from parse_local.sessions.export import export
 from parse_local.sessions.record import Session, StoredMessage
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")
-from axe_playwright_python.sync_playwright import Axe  # noqa: E402
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra [test]")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra [test]")
 
 Page = sync_api.Page
 expect = sync_api.expect
@@ -754,6 +754,18 @@ def test_markdown(page: Page) -> None:
     assert dict(zip(MARKDOWN, drawn, strict=True)) == MARKDOWN
 
 
+def test_code_and_answers_can_be_copied(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text = "Look:\n\n```py\nif a:\n    b\n```"
+    answering(page, chunk(text))
+    ask(page)
+    for place, expected in ((".code", "if a:\n    b"), (".below", text)):
+        button = page.locator(place).get_by_role("button", name="Copy")
+        button.click()
+        expect(page.locator(place)).to_contain_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == expected
+
+
 def test_growing_markdown_changes_no_block_that_is_settled(page: Page) -> None:
     wrong = page.evaluate(
         r"""async () => {
@@ -858,7 +870,7 @@ def test_axe_finds_nothing(page: Page) -> None:
     def check(state: str) -> None:
         for scheme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
             page.emulate_media(color_scheme=scheme)
-            results = Axe().run(page, options=rules)
+            results = axe.Axe().run(page, options=rules)
             if results.violations_count:
                 found[state, scheme] = results.generate_report()
 
