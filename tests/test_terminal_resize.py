@@ -135,7 +135,7 @@ def answers(pieces: st.SearchStrategy[str]) -> st.SearchStrategy[list[Event | Re
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(answers(PIECES), st.integers(3, 30), st.integers(2, 14), st.sampled_from([0.01, 0.1, 1.0]))
 def test_the_final_text_is_there_in_order(
     events: list[Event | Resize], columns: int, lines: int, step: float
@@ -157,7 +157,7 @@ def is_within(text: str, shown: str) -> bool:
     return all(char in rest for char in text if char != " ")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(answers(MARKDOWN), st.integers(3, 40), st.integers(2, 14), st.sampled_from([0.01, 1.0]))
 @example([Text("a **b", "target"), Resize(5, 4), Text("** c\n\n- d\n", "target")], 20, 6, 1.0)
 def test_rendering_keeps_every_word(

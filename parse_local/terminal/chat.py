@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
-from prompt_toolkit.formatted_text import AnyFormattedText
+from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import create_output
 from rich.console import Console
@@ -134,11 +134,11 @@ def _session_ids(chat: Dialogue) -> Iterable[str]:
         return []
 
 
-def _toolbar(chat: Dialogue) -> AnyFormattedText:
+def _toolbar(chat: Dialogue) -> FormattedText:
     more = [f"with {', '.join(a.name for a in chat.attachments)}"] if chat.attachments else []
     if chat.recorder.store is None:
         more.append("not kept")
-    return toolbar(
+    found = toolbar(
         chat.engine.pair_name,
         chat.n_used,
         chat.engine.n_ctx,
@@ -146,6 +146,7 @@ def _toolbar(chat: Dialogue) -> AnyFormattedText:
         more,
         columns=get_app().output.get_size().columns,
     )
+    return FormattedText(found)
 
 
 def _answer_piped(chat: Dialogue, question: str | None) -> int:

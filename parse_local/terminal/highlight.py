@@ -31,6 +31,9 @@ _STYLES: dict[_TokenType, str] = {
     Token.Generic.Subheading: "36",
 }
 
+_REMEMBERED = 60
+"""Lines before one that decide on its colours, at least."""
+
 
 class Highlighter:
     """Styles the lines of one code block as they come.
@@ -41,7 +44,7 @@ class Highlighter:
 
     def __init__(self, language: str) -> None:
         self._lexer: Lexer | None = None
-        self._code = ""
+        self._lines: list[str] = []
         if language:
             with contextlib.suppress(ClassNotFound):
                 self._lexer = get_lexer_by_name(language, stripnl=False)
@@ -50,10 +53,12 @@ class Highlighter:
         """The next line, without its line break; its characters stay as they are."""
         if self._lexer is None:
             return split(text)
-        self._code += text + "\n"
+        self._lines.append(text)
+        if len(self._lines) > 2 * _REMEMBERED:  # or a long block would be read again and again
+            del self._lines[:_REMEMBERED]
         cells: list[Cell] = []
         last = cells
-        for kind, value in lex(self._code, self._lexer):
+        for kind, value in lex("".join(f"{line}\n" for line in self._lines), self._lexer):
             for i, part in enumerate(value.split("\n")):
                 if i:  # only the last line is wanted, and it ends with a line break
                     last, cells = cells, []

@@ -10,9 +10,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
@@ -28,11 +28,13 @@ from parse_local.events import (
     Verified,
 )
 from parse_local.terminal.cells import Cell, flow, split, visible
-from parse_local.terminal.markdown import MarkdownStream, PlainStream
 from parse_local.terminal.painter import PROVISIONAL, Painter, wraps_again
 from parse_local.terminal.status import Status
 from parse_local.terminal.thinking_view import STYLE as THINKING
 from parse_local.terminal.thinking_view import ThinkingPanel
+
+if TYPE_CHECKING:
+    from parse_local.terminal.markdown import MarkdownStream
 
 STRUCK = f"{PROVISIONAL};9"
 BEAT_S = 0.15
@@ -67,6 +69,24 @@ def strikes_through(environ: Mapping[str, str]) -> bool:
     """Whether the terminal can strike text through; the others only drop it."""
     term = environ.get("TERM", "")
     return "TMUX" in environ or not term.startswith(("linux", "screen", "vt", "ansi", "cygwin"))
+
+
+class PlainStream:
+    """Text as it is, final at once; `MarkdownStream` without Markdown."""
+
+    pending: Sequence[Cell] = ()
+
+    def push(self, text: str) -> list[Cell]:
+        """Take final text; returns the cells that stay."""
+        return split(text)
+
+    def give_up(self) -> list[Cell]:
+        """Nothing is held back."""
+        return []
+
+    def finish(self) -> list[Cell]:
+        """Nothing is held back."""
+        return []
 
 
 class AnswerView:
@@ -114,6 +134,9 @@ class AnswerView:
                 clock=clock,
             )
             if markdown:
+                # Here, because a pipe need not wait for a parser and a highlighter.
+                from parse_local.terminal.markdown import MarkdownStream
+
                 self._blocks = MarkdownStream(lambda: painter.room()[0])
         self._strikes = strikes_through(os.environ) if strikes is None else strikes
         self._room = (0, 0)
@@ -198,9 +221,11 @@ class AnswerView:
         cells = self._close_panel()
         # A stop string may hold back the end of what was accepted.
         rest = self._kept
-        self._kept = rest[len(text) :] if rest.startswith(text) else ""
+        shown = rest.startswith(text)
+        self._kept = rest[len(text) :] if shown else ""
         self._tail = self._kept
-        self._write_over(text)
+        if not shown:
+            self._write_over(text)
         if text:
             self._ends_line = text.endswith("\n")
         if self._painter is not None:
@@ -214,7 +239,10 @@ class AnswerView:
             self._struck_until = self._clock() + BEAT_S
 
     def _write_over(self, text: str) -> None:
-        del self._struck[: len(visible(text))]
+        n = len(visible(text))
+        while n < len(self._struck) and not self._struck[n].text.isspace():
+            n += 1  # half a word would look like the end of the new one
+        del self._struck[:n]
 
     def _thinking(self) -> ThinkingPanel:
         if self._panel is None:

@@ -20,6 +20,7 @@ from parse_local.terminal.highlight import Highlighter
 DIM, BOLD, ITALIC, UNDERLINE, STRUCK, CODE = "2", "1", "3", "4", "9", "36"
 
 _PREFIX = re.compile(r"^((?:[\s>]|[-*+](?=\s)|\d+[.)](?=\s))*)")
+_ESCAPED = frozenset("*_`#~<>|!+-.")
 _FENCE = re.compile(r"^\s*(```+|~~~+)\s*$")
 
 
@@ -28,31 +29,14 @@ BULLET, QUOTE, RULE, CROSS = "•", "│", "─", "┼"
 
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    # Left out is whatever would change or hide words: escapes and entities, link
-    # definitions, underlined headings (mostly a paragraph and a rule), indented code.
-    parser.disable(["escape", "entity", "reference", "lheading", "code", "html_block"])
+    # Left out is whatever would change or hide words: entities, link definitions,
+    # underlined headings (mostly a paragraph and a rule), indented code. Without
+    # `text_join` escapes can be told from other text.
+    parser.disable(["entity", "reference", "lheading", "code", "html_block", "text_join"])
     parser.normalizeLink = lambda url: url  # type: ignore[method-assign]
     parser.normalizeLinkText = lambda link: link  # type: ignore[method-assign]
     parser.validateLink = lambda url: True  # type: ignore[method-assign]
     return parser
-
-
-class PlainStream:
-    """Text as it is, final at once; `MarkdownStream` without Markdown."""
-
-    pending: Sequence[Cell] = ()
-
-    def push(self, text: str) -> list[Cell]:
-        """Take final text; returns the cells that stay."""
-        return split(text)
-
-    def give_up(self) -> list[Cell]:
-        """Nothing is held back."""
-        return []
-
-    def finish(self) -> list[Cell]:
-        """Nothing is held back."""
-        return []
 
 
 class MarkdownStream:
@@ -341,6 +325,8 @@ class _Inline:
                 self._lines.append([])
             elif token.type == "text":
                 self._add(token.content)
+            elif token.type == "text_special":  # most other escapes are formulas
+                self._add(token.content if token.content in _ESCAPED else token.markup)
             elif token.type == "code_inline":
                 self._add(token.content, CODE)
             elif kind in self._MARKS and i in literal:

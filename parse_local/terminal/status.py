@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prompt_toolkit.formatted_text import FormattedText
 from wcwidth import wcswidth
 
 from parse_local.events import Progress
@@ -57,8 +56,8 @@ def context_part(n_used: int, n_ctx: int, rank: int) -> Part:
 
 def toolbar(
     pair: str, n_used: int, n_ctx: int, strategy: str, more: Sequence[str] = (), *, columns: int
-) -> FormattedText:
-    """What stands under the prompt, as prompt_toolkit takes it.
+) -> list[tuple[str, str]]:
+    """What stands under the prompt, as prompt_toolkit's FormattedText takes it.
 
     Args:
         pair: name of the loaded models.
@@ -74,7 +73,7 @@ def toolbar(
     for part in fit(parts, columns):
         warns = part.style == WARNING
         found += [("", _SEPARATOR if found else ""), ("ansired" if warns else "", part.text)]
-    return FormattedText(found)
+    return found
 
 
 class Status:
