@@ -3,7 +3,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -177,16 +177,34 @@ def test_completions(typed: str, completions: list[str]) -> None:
 
 def test_tab_completes_and_enter_takes_the_choice_before_it_sends() -> None:
     engine = Scripted()
+    first, second = (f"/strategy {name}" for name in list(STRATEGIES)[:2])
     with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
+        session = make_session(InMemoryHistory())
+        buffer = session.default_buffer
+        # Completion needs turns of prompt_toolkit's event loop, so each key waits for the last.
+        steps: list[tuple[str, Callable[[], bool]]] = [
+            ("/sy", lambda: buffer.text == "/sy"),
+            ("\t", lambda: buffer.text == "/system "),
+            ("Be.\r", lambda: buffer.text == ""),
+            ("/str", lambda: buffer.text == "/str"),
+            ("\t", lambda: buffer.text == "/strategy "),
+            ("\t", lambda: buffer.complete_state is not None),
+            ("\t", lambda: buffer.text == first),
+            ("\t", lambda: buffer.text == second),
+            ("\r", lambda: buffer.complete_state is None),
+            ("\ra\r\x04", lambda: True),
+        ]
 
-        def type_slowly() -> None:  # completion needs a turn of prompt_toolkit's event loop
-            for keys in ("/sy", "\t", "Be.\r", "/str", *"\t\t\t\t\r\r", "a\r", "\x04"):
+        def type_slowly() -> None:
+            for keys, done in steps:
                 keyboard.send_text(keys)
-                time.sleep(0.1)
+                deadline = time.monotonic() + 10
+                while not done() and time.monotonic() < deadline:
+                    time.sleep(0.01)
 
         thread = threading.Thread(target=type_slowly)
         thread.start()
-        run_chat(engine, Options(), session=make_session(InMemoryHistory()))
+        run_chat(engine, Options(), session=session)
         thread.join()
     assert engine.asked[0][0]["content"] == "Be."
     assert engine.options[0].strategy == list(STRATEGIES)[1]
