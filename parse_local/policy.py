@@ -57,6 +57,8 @@ MAX_LOGPROBS = 20
 """Alternatives of one token that OpenAI's API can be asked for."""
 MAX_CACHED = 64
 """Conversations; every one more is looked at for every prompt."""
+MIN_TEMPERATURE = 1e-6
+"""Below it, logits divided by the temperature may not be finite."""
 MAX_SPEC = 64
 """Tokens of one proposal; more of them cost more than a proposal is ever worth."""
 
@@ -192,7 +194,7 @@ class Options:
         max_forks: most boundaries judged in one round; at most the pair's own.
         max_tokens: most tokens of the answer.
         stop: strings that end the answer; they are not part of it.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy, and so is what divides logits beyond the range of floats.
         top_k, top_p, min_p, repeat_penalty: llama.cpp's samplers of these names.
         seed: of the sampler; None draws one.
         thinking: let models think that can be told whether to, by their chat template. Others
@@ -237,6 +239,8 @@ class Options:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        if self.temperature < MIN_TEMPERATURE and self.temperature > 0:
+            object.__setattr__(self, "temperature", 0.0)
         if isinstance(self.stop, str):  # its letters would be stop strings of their own
             object.__setattr__(self, "stop", (self.stop,))
         _check_choices(
@@ -257,13 +261,13 @@ class Options:
                 "window": (0, None),
                 "tau_full": (0, 1),
                 "tau_prefix": (0, 1),
-                "loose_entropy": (0, None),
+                "loose_entropy": (0, 1000),
                 "loose_window": (0, None),
                 "min_score": (0, 10),
                 "min_confidence": (0, 1),
                 "takeover": (1, None),
                 "min_progress": (1, None),
-                "draft_budget": (0, None),
+                "draft_budget": (0, 1000),
                 "delta": (1, None),
                 "max_forks": (1, None),
                 "max_tokens": (1, None),

@@ -171,6 +171,28 @@ def test_formats_that_cannot_be_had(
     assert response.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"temperature": 1e-40}, 200),
+        ({"temperature": 2, "top_p": 0, "top_k": 10**30}, 200),
+        ({"max_tokens": 10**30, "seed": 10**30}, 200),
+        ({"stop": ["", "x" * 100_000]}, 200),
+        ({"parse": {"window": 10**30, "min_progress": 10**30}}, 200),
+        ({"parse": {"draft_budget": 1e308}}, 400),
+        ({"parse": {"loose_entropy": 1e308}}, 400),
+        ({"temperature": -1}, 400),
+        ({"seed": -2}, 400),
+        ({"parse": {"grammar": "root ::= root"}}, 400),
+        ({"temperature": 0.5, "parse": {"accept": "loose"}}, 400),
+        ({"top_k": 3, "parse": {"top_k": 3}}, 400),
+    ],
+    ids=str,
+)
+def test_values_at_the_edge(client: httpx.Client, body: dict[str, Any], status: int) -> None:
+    assert ask(client, **body).status_code == status
+
+
 def test_a_grammar_beside_a_format_is_refused(client: httpx.Client) -> None:
     body = {"response_format": {"type": "json_object"}, "parse": {"grammar": 'root ::= "a"'}}
     assert ask(client, **body).json()["error"]["param"] == "response_format"

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import QUESTION, Running, serving
+from serving import QUESTION, Running, serving, until
 from tiny_gguf import READABLE
 
 from parse_local import Options, load_pair
@@ -195,3 +195,30 @@ def test_the_page_may_load_nothing_from_elsewhere(client: httpx.Client) -> None:
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in policy
     assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_one_connection_too_many(tiny: Callable[..., Path]) -> None:
+    with (
+        serving(
+            lambda: load_pair(target=tiny(seed=1, bias=READABLE), n_ctx=256, spec="none"),
+            limits=Limits(connections=2, idle_seconds=1),
+        ) as running,
+        running.client() as one,
+        running.client() as two,
+        running.client() as three,
+    ):
+        until(lambda: not running.server.server_state.connections)
+        assert one.get("/health").status_code == two.get("/health").status_code == 200
+        refused = error(three.get("/health"), 503)
+        assert refused["code"] == "too_many_connections"
+        assert one.get("/health").status_code == 200
+        until(lambda: not running.server.server_state.connections)  # they were idle
+        assert three.get("/health").status_code == 200
+
+
+def test_a_connection_that_says_nothing_is_closed(tiny: Callable[..., Path]) -> None:
+    with serving(
+        lambda: load_pair(target=tiny(seed=1, bias=READABLE), n_ctx=256, spec="none"),
+        limits=Limits(idle_seconds=1),
+    ) as running:
+        assert raw(running, b"") == b""

@@ -24,6 +24,9 @@ from parse_local.server.service import Service
 
 _PAGE = StaticFiles(directory=Path(__file__).parent / "page", html=True)
 
+_SLACK_S = 30.0
+# For a client to take the end of an answer that has used all its time.
+
 _DOCS_CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -77,7 +80,12 @@ def create_app(service: Service) -> Any:
 def _guarded(app: FastAPI, service: Service) -> Any:
     settings = service.settings
     limits = settings.limits
-    inner: Any = guards.Body(app, limit=limits.body_bytes, seconds=limits.body_seconds)
+    inner: Any = guards.Body(
+        app,
+        limit=limits.body_bytes,
+        seconds=limits.body_seconds,
+        total=limits.seconds + _SLACK_S,
+    )
     inner = guards.Guard(inner, guards.check_json)
     if settings.api_key is not None:
         inner = guards.Guard(inner, guards.check_key(settings.api_key))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from parse_local.chat_template import Message, Tool
-from parse_local.errors import UsageError
+from parse_local.errors import GrammarError, UsageError
 from parse_local.grammar import json_object, schema_grammar
 from parse_local.policy import Options
 from parse_local.server import schemas
@@ -117,8 +117,8 @@ def with_grammar(options: Options, wanted: schemas.ResponseFormat | None) -> Opt
     A large schema takes a while: not for the thread that serves HTTP.
 
     Raises:
-        ApiError: there is another grammar already, or no schema.
-        GrammarError: the schema says what a grammar cannot guarantee.
+        ApiError: there is another grammar already, or no schema, or one that says what a grammar
+            cannot guarantee.
     """
     if wanted is None or wanted.type == "text":
         return options
@@ -132,7 +132,11 @@ def with_grammar(options: Options, wanted: schemas.ResponseFormat | None) -> Opt
         if schema is None:
             field = "response_format.json_schema.schema"
             raise ApiError(400, f"`{field}` is missing.", param=field, code="missing_field")
-    return replace(options, grammar=json_object() if schema is None else schema_grammar(schema))
+    try:
+        grammar = json_object() if schema is None else schema_grammar(schema)
+    except GrammarError as error:
+        raise ApiError(400, str(error), param=field, code="invalid_value") from None
+    return replace(options, grammar=grammar)
 
 
 def tools_of(request: schemas.ChatRequest) -> list[Tool] | None:

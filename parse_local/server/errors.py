@@ -85,7 +85,7 @@ def from_engine(error: ParseLocalError, field: str) -> ApiError:
     if isinstance(error, ContextLengthError):
         return ApiError(400, str(error), param=field, code="context_length_exceeded")
     if isinstance(error, GrammarError):
-        return ApiError(400, str(error), param="response_format", code="invalid_value")
+        return ApiError(400, str(error), param="parse.grammar", code="invalid_value")
     if isinstance(error, UsageError | TemplateError | JudgeError):
         return ApiError(400, str(error), code="unsupported_value")
     return ApiError(503, str(error), code="engine_failed")

@@ -106,18 +106,20 @@ class Guard:
 
 
 class Body:
-    """Reads the whole body before the application does, within limits.
+    """Reads the whole body before the application does, and ends what takes too long.
 
     Args:
         app: what follows.
         limit: bytes.
-        seconds: until it has arrived.
+        seconds: until the body has arrived.
+        total: seconds until the client has taken the whole answer; then its connection is closed.
     """
 
-    def __init__(self, app: ASGIApp, *, limit: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, *, limit: int, seconds: float, total: float) -> None:
         self._app = app
         self._limit = limit
         self._seconds = seconds
+        self._total = total
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -141,7 +143,9 @@ class Body:
         async def again() -> Message:
             return waiting.pop() if waiting else await receive()
 
-        await self._app(scope, again, send)
+        # Answers end in time by themselves, but a client may stop to read one.
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._app(scope, again, send), self._total)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         declared = Headers(scope=scope).get("content-length", "0")

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import click
 import uvicorn
@@ -111,7 +112,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
-                http=_Protocol,
+                http=type("Protocol", (_Protocol,), {"n_connections": limits.connections}),
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
@@ -119,7 +120,6 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=limits.connections,
                 timeout_keep_alive=limits.idle_seconds,
                 h11_max_incomplete_event_size=limits.header_bytes,
                 timeout_graceful_shutdown=int(settings.grace + _SLACK_S),
@@ -170,11 +170,14 @@ def _is_heard(number: int) -> bool:
 
 
 class _Protocol(H11Protocol):
-    # uvicorn's, with two things of its own: a connection that never sends a request is closed,
-    # and what is no HTTP gets its error as JSON.
+    # uvicorn's, with errors as JSON where there is one connection too many and where something is
+    # no HTTP; and a connection that never sends a request is closed.
+    n_connections: int
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.n_connections:
+            self.app = _full
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -187,3 +190,9 @@ class _Protocol(H11Protocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+async def _full(scope: Any, receive: Any, send: Any) -> None:
+    message = "The server has as many connections as it takes; try again later."
+    error = ApiError(503, message, code="too_many_connections", retry_after=5)
+    await error.response({"Connection": "close"})(scope, receive, send)
