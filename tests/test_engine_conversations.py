@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from asking import answer, ask
 from tiny_gguf import READABLE, write_tiny_gguf
 from tiny_heads import eagle3
 
+from parse_local import LoadOptions, memory
 from parse_local.llama._bindings import lib
 from parse_local.llama.context import Context, n_common
 from parse_local.llama.conversations import CopyShelf, SequenceShelf
+from parse_local.llama.model import Model
+from parse_local.room import add_cached, room_for
 
 Messages = list[dict[str, str]]
 TARGET: dict[str, Any] = {"seed": 1, "bias": READABLE}
@@ -300,3 +304,63 @@ def test_places_are_part_of_the_memory_that_is_planned(
         assert cells[1] - cells[0] == 3 * 1024
         assert lib.llama_n_seq_max(other.handle) - lib.llama_n_seq_max(one.handle) == 4
     assert ample.notes == plain.notes
+
+
+@pytest.mark.parametrize(
+    ("spare", "n_cells", "n_copies"),
+    [
+        (10_000_000, 3 * 1024, 3),
+        # Half of it for conversations of 1,024 tokens in F32: 256 bytes a token in the target,
+        # twice 512 in the draft, whose two layers are copied at two places. 1,280 bytes x 1,024
+        # x 3 are wanted, and half of that is there.
+        (1280 * 1024 * 3, 3 * 512, 1),
+        (0, 0, 0),
+        (-5_000_000, 0, 0),
+    ],
+)
+def test_places_take_half_of_what_is_left(
+    tiny: Callable[..., Path], spare: int, n_cells: int, n_copies: int
+) -> None:
+    options = LoadOptions(n_ctx=1024, n_cached=3, kv_type="f32")
+    models = {
+        "target": Model(tiny(**TARGET), headers_only=True),
+        "draft": Model(tiny(seed=3, architecture="gemma3", n_layer=2), headers_only=True),
+    }
+    rooms = {role: room_for(model, options, 0) for role, model in models.items()}
+    found, note = add_cached(rooms, options, spare)
+    target, draft = found["target"], found["draft"]
+    assert (target.n_cached, target.n_cached_cells) == (3, n_cells)
+    assert (draft.n_cached, draft.n_cached_cells) == (n_copies, 0)
+    assert target.need.kv_cache - rooms["target"].need.kv_cache == 256 * n_cells
+    assert draft.need.kv_cache == rooms["draft"].need.kv_cache
+    assert draft.need.copies == 1024 * 1024 * n_copies
+    assert (note == "") == (n_copies == 3)
+    assert note == "" or f"room for {n_cells:,} tokens instead of 3,072" in note
+    for model in models.values():
+        model.close()
+
+
+def test_a_machine_short_of_memory_keeps_fewer(
+    load: Callable[..., Any], tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"target": tiny(**TARGET), "n_ctx": 1024, "max_forks": 4}
+    needed = 0
+
+    def total(needs: dict[str, Any], available: int) -> None:
+        nonlocal needed
+        needed = sum(need.total for need in needs.values())
+
+    monkeypatch.setattr(memory, "check", total)
+    load(**files)
+    left = needed + 2 * 256 * 1000  # of which half is for conversations: 768 tokens and some
+    available = type("Memory", (), {"available": left})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: available)
+    engine = load(**files, n_cached=3)
+    assert any("room for 768 tokens instead of 3,072" in note for note in engine.notes)
+    context = engine.target.context
+    assert lib.llama_n_ctx(context.handle) == context.n_cells + 768
+    first = turn(engine, ask(QUESTIONS[0]), strategy="target")
+    turn(engine, ask(QUESTIONS[1]), strategy="target")
+    again = turn(engine, ask(QUESTIONS[0]), strategy="target")
+    assert again.text == first.text
+    assert again.tokens.reused == again.usage.prompt_tokens - 1
