@@ -14,7 +14,7 @@ from parse_local.engine import Engine
 from parse_local.errors import JudgeError, TemplateError
 from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.context import Context
+from parse_local.llama.context import Context, keeps_in_cache
 from parse_local.llama.model import Model
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name
@@ -106,14 +106,16 @@ def load_pair(
             )
             room = plan.rooms[role]
             n_threads, flash_attn = tuned.settings(role, options, n_gpu_layers[role])
+            shared = keeps_in_cache(model, flash_attn)
             context = Context(
                 model,
                 n_ctx=options.n_ctx,
                 n_fork_cells=room.n_fork_cells,
                 max_forks=room.sequences.forks,
                 n_checkpoints=room.sequences.checkpoints,
-                n_cached=room.n_cached,
+                n_cached=room.n_cached if shared else room.n_copies,
                 n_cached_cells=room.n_cached_cells,
+                copies=not shared,
                 n_threads=n_threads,
                 kv_type=options.kv_type,
                 flash_attn=flash_attn,

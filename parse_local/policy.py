@@ -97,8 +97,9 @@ class LoadOptions:
             that a prompt that goes on from any of them, or begins like it, is not read again.
             The least recent one goes first. Each adds `n_ctx` cells to both KV caches, fewer
             where memory is short; the answer that runs always has `n_ctx`, and what it leaves
-            free holds conversations too. Models with a sliding window or a recurrent state
-            keep copies in the machine's memory instead. 0: none.
+            free holds conversations too. Models with a sliding window or a recurrent state,
+            and caches without flash attention, keep copies in the machine's memory instead.
+            0: none.
         spec: who proposes tokens while the target writes (token-level speculation, lossless):
             "draft" a draft model, "ngram" what followed the same tokens before, "eagle3" or
             "mtp" a head on the target's hidden states, "none" nobody. All but "none" propose

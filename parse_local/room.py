@@ -32,10 +32,11 @@ class Room:
         sequences: forks and checkpoints.
         n_fork_cells: cells for the questions of all forks together.
         conversation: bytes of one cached conversation that fills the context.
-        in_cache: whether cached conversations share the KV cache; else each is copied at two
-            places, the end of its last prompt and its own.
+        in_cache: whether cached conversations share the KV cache; else each is copied, at two
+            places (the end of its last prompt and its own) if the copy cannot be cut.
         n_cached: most cached conversations.
         n_cached_cells: cells that are there for them alone.
+        n_copies: most of them where they are copied after all.
     """
 
     need: memory.Need
@@ -45,6 +46,7 @@ class Room:
     in_cache: bool = True
     n_cached: int = 0
     n_cached_cells: int = 0
+    n_copies: int = 0
 
 
 def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
@@ -59,12 +61,12 @@ def room_for(model: Model, options: LoadOptions, suffix: int) -> Room:
     if model.memory_kind.can_cut:
         n_fork_cells = max_forks * suffix
         need = need_of(model, options, n_fork_cells)
-        elements, shared = model.kv_elements_per_token(), keeps_in_cache(model)
+        elements, shared = model.kv_elements_per_token(), keeps_in_cache(model, options.flash_attn)
         return Room(
             need,
             memory.Sequences(max_forks, 0),
             n_fork_cells,
-            conversation=(1 if shared else 2) * _cells_bytes(elements, options),
+            conversation=(2 if model.memory_kind.n_swa else 1) * _cells_bytes(elements, options),
             in_cache=shared,
         )
     size = state_size(model)
@@ -108,14 +110,13 @@ def add_cached(
         n_cells = int(share * n_cells) // CELLS_STEP * CELLS_STEP
     found = {}
     for role, room in rooms.items():
+        n_copies = int(share * n)
+        need = replace(room.need, copies=n_copies * room.conversation)
+        found[role] = replace(room, need=need, n_cached=n_copies, n_copies=n_copies)
         if room.in_cache:
             more = room.conversation * n_cells // options.n_ctx
             need = replace(room.need, kv_cache=room.need.kv_cache + more)
-            found[role] = replace(room, need=need, n_cached=n, n_cached_cells=n_cells)
-        else:
-            n_copies = int(share * n)
-            need = replace(room.need, copies=n_copies * room.conversation)
-            found[role] = replace(room, need=need, n_cached=n_copies)
+            found[role] = replace(found[role], need=need, n_cached=n, n_cached_cells=n_cells)
     if share == 1:
         return found, ""
     return found, (

@@ -63,8 +63,10 @@ A, B, C = some(100, seed=1), some(80, seed=2), some(60, seed=3)
 SYSTEM = some(40, seed=9)
 
 
-def test_conversations_take_turns(make: Any) -> None:
-    context = make(n_cached=2, n_cached_cells=512)
+@pytest.mark.parametrize("copies", [False, True])
+def test_conversations_take_turns(make: Any, copies: bool) -> None:
+    context = make(n_cached=2, n_cached_cells=512, copies=copies)
+    assert lib.llama_n_ctx(context.handle) == (256 if copies else 768)
     assert [read(context, tokens)[0] for tokens in (A, B, C)] == [0, 0, 0]
     assert context.n_cached == 2
     so_far = {"A": A, "B": B, "C": C}
@@ -259,6 +261,7 @@ PIECES = [some(n, seed=100 + n) for n in (5, 20, 31, 33, 40, 64)]
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    copies=st.sampled_from([False, False, True]),
     n_cached=st.integers(1, 4),
     n_cached_cells=st.sampled_from([0, 256]),
     requests=st.lists(
@@ -272,12 +275,14 @@ PIECES = [some(n, seed=100 + n) for n in (5, 20, 31, 33, 40, 64)]
     ),
 )
 def test_any_requests_find_what_the_book_says(
-    model: Model, n_cached: int, n_cached_cells: int, requests: Any
+    model: Model, copies: bool, n_cached: int, n_cached_cells: int, requests: Any
 ) -> None:
     arguments: dict[str, Any] = {"n_ctx": 224, "n_fork_cells": 32, "max_forks": 4, **EXACT}
-    context = Context(model, n_cached=n_cached, n_cached_cells=n_cached_cells, **arguments)
+    context = Context(
+        model, n_cached=n_cached, n_cached_cells=n_cached_cells, copies=copies, **arguments
+    )
     plain = Context(model, **arguments)
-    book = Book(256 + n_cached_cells, n_cached)
+    book = Book(10**6 if copies else 256 + n_cached_cells, n_cached)
     try:
         for pieces, n_written, judged in requests:
             prompt = [t for i in pieces for t in PIECES[i]][:180]

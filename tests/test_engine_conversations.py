@@ -35,7 +35,8 @@ QUESTIONS = (
 @pytest.fixture
 def fresh(load: Callable[..., Any], tiny: Callable[..., Path]) -> Callable[..., Any]:
     def loaded(**arguments: Any) -> Any:
-        return load(target=tiny(**TARGET), draft=tiny(**DRAFT), **arguments)
+        files = {"target": tiny(**TARGET), "draft": tiny(**DRAFT)}
+        return load(**{**files, "flash_attn": "on", **arguments})
 
     return loaded
 
@@ -192,7 +193,11 @@ def test_heads_follow_the_running_conversation(
         tmp_path / "head.gguf", seed=5, architecture="eagle3", write_layers=eagle3, **biased
     )
     files = {"target": target, "target_only": True, "spec": "eagle3", "spec_model": head}
-    engine, plain = load(**files, n_cached=2), load(target=target, target_only=True)
+    files["flash_attn"] = "on"
+    engine, plain = (
+        load(**files, n_cached=2),
+        load(target=target, target_only=True, flash_attn="on"),
+    )
     options = {"strategy": "speculative", "max_tokens": 40}
     conversations = [ask(question) for question in QUESTIONS]
     proposed = []
@@ -223,7 +228,7 @@ def test_a_cancel_at_any_step_leaves_every_conversation_whole(
         "target": tiny(seed=3, architecture=architecture, n_layer=2, bias=READABLE),
         "draft": tiny(seed=4, weights_from=3, architecture=architecture, n_layer=2, bias=READABLE),
     }
-    engine, plain = load(**files, n_cached=2), load(**files)
+    engine, plain = (load(**files, flash_attn="on", **more) for more in ({"n_cached": 2}, {}))
     options = {**WHOLE, "max_tokens": 20}
     run = Context._run
     n_cancelled = 0
@@ -260,7 +265,9 @@ def test_an_interrupt_while_conversations_change_places(
         "target": tiny(seed=3, architecture=architecture, n_layer=2, bias=READABLE),
         "draft": tiny(seed=4, weights_from=3, architecture=architecture, n_layer=2, bias=READABLE),
     }
-    engine, plain = load(**files, n_ctx=256, n_cached=2), load(**files, n_ctx=256)
+    engine, plain = (
+        load(**files, n_ctx=256, flash_attn="on", **more) for more in ({"n_cached": 2}, {})
+    )
     options = {**EXACT, "max_tokens": 20}
     shelf = SequenceShelf if architecture == "llama" else CopyShelf
     n_stopped = 0
@@ -295,7 +302,7 @@ def test_places_are_part_of_the_memory_that_is_planned(
     load: Callable[..., Any], tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"target": tiny(**TARGET), "draft": tiny(**DRAFT)}
-    small = {"n_ctx": 1024, "max_forks": 4}
+    small = {"n_ctx": 1024, "max_forks": 4, "flash_attn": "on"}
     plain, ample = load(**files, **small), load(**files, **small, n_cached=3)
     for role in ("target", "draft"):
         one, other = (getattr(e, role).context for e in (plain, ample))
@@ -343,7 +350,7 @@ def test_places_take_half_of_what_is_left(
 def test_a_machine_short_of_memory_keeps_fewer(
     load: Callable[..., Any], tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"target": tiny(**TARGET), "n_ctx": 1024, "max_forks": 4}
+    files = {"target": tiny(**TARGET), "n_ctx": 1024, "max_forks": 4, "flash_attn": "on"}
     needed = 0
 
     def total(needs: dict[str, Any], available: int) -> None:

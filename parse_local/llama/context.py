@@ -55,9 +55,13 @@ class Follower(Protocol):
         """The sequence has been cut to its first `n` tokens."""
 
 
-def keeps_in_cache(model: Model) -> bool:
-    """Whether cached conversations share the KV cache; others are copied out of it."""
-    return model.memory_kind.path == "unified"
+def keeps_in_cache(model: Model, flash_attn: str = "auto") -> bool:
+    """Whether cached conversations are to share the KV cache; others are copied out of it.
+
+    Without flash attention a decode computes with all cells and masks those of other
+    sequences afterwards: a few thousand cached tokens can halve its speed.
+    """
+    return model.memory_kind.path == "unified" and flash_attn != "off"
 
 
 def max_rows(n_vocab: int) -> int:
@@ -82,6 +86,7 @@ class Context:
         n_cached: most conversations that stay cached beside the main sequence (`resume`).
         n_cached_cells: further cells for them; what the main sequence leaves free is theirs
             too, and is taken back when it needs it.
+        copies: keep them as copies outside the cache; some memories do so in any case.
         n_threads: CPU threads.
         kv_type: "f16", "q8_0", "q4_0" or "f32".
         flash_attn: "auto", "on" or "off". On CPUs its two code paths (fewer than 64
@@ -106,6 +111,7 @@ class Context:
         n_checkpoints: int = 4,
         n_cached: int = 0,
         n_cached_cells: int = 0,
+        copies: bool = False,
         n_threads: int | None = None,
         kv_type: str = "f16",
         flash_attn: str = "auto",
@@ -125,7 +131,7 @@ class Context:
 
         n_checkpoints = 0 if model.memory_kind.can_cut else max(MIN_CHECKPOINTS, n_checkpoints)
         params = lib.llama_context_default_params()
-        shared = n_cached > 0 and keeps_in_cache(model)
+        shared = n_cached > 0 and not copies and keeps_in_cache(model)
         n_cached_cells = n_cached_cells if shared else 0
         params.n_ctx = n_ctx + n_fork_cells + n_cached_cells
         params.n_batch = N_BATCH
@@ -172,6 +178,7 @@ class Context:
         return CopyShelf(
             self.handle,
             self._checkpoints,
+            can_cut=self.model.memory_kind.path == "unified",
             spare_seq=first_seq,
             n_prompt=lambda: self._cuttable(self._n_prompt),
         )
@@ -234,7 +241,7 @@ class Context:
             return
         if self._checkpoints is not None:
             self._checkpoints.take(len(found), keep=True)
-        elif not keeps_in_cache(self.model):
+        elif self.model.memory_kind.path == "sliding window":
             self._n_whole = len(found)
         self._n_prompt = len(found)
         if self.follower is not None:  # it has seen no more than what the two share

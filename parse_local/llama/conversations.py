@@ -38,6 +38,9 @@ def n_common(a: Sequence[int], b: Sequence[int], limit: int | None = None) -> in
 class Shelf(Protocol):
     """Where conversations are kept while others run."""
 
+    takes_cells: bool
+    """Whether dropping one frees cells of the cache."""
+
     def put(self, length: int, used: Sequence[Any]) -> Any:
         """Keep the main sequence, which has `length` tokens, beside the `used` handles."""
 
@@ -69,6 +72,8 @@ class SequenceShelf:
         first_seq: first sequence id that is theirs.
         n: how many.
     """
+
+    takes_cells = True
 
     def __init__(self, memory: Any, first_seq: int, n: int) -> None:
         self._memory = memory
@@ -116,29 +121,35 @@ class _Copy:
 
 
 class CopyShelf:
-    """Conversations as whole copies outside the cache, in the machine's own memory.
+    """Conversations as copies outside the cache, in the machine's own memory.
 
     For memories that conversations cannot share: a recurrent state belongs to one sequence,
     and a cache with a sliding window takes cells back that lie behind the window of the only
-    sequence that owns them. What is fetched cannot be cut: behind the window nothing is copied.
+    sequence that owns them. And for caches that would pay for sharing: without flash attention
+    every decode computes with all cells, and masks those of other sequences afterwards.
 
     Args:
         handle: llama_context.
-        checkpoints: of the main sequence, None where it has none; then the next two serve.
-        spare_seq: a sequence id that is free.
+        checkpoints: of the main sequence, None where it has none.
+        can_cut: whether a copy can be cut; else one is taken at the end of the last prompt too.
+        spare_seq: a sequence id that is free, for that.
         n_prompt: says how many tokens of the main sequence were a prompt, 0 for unknown.
 
     Source: llama_state_seq_get_data, llama_state_seq_set_data.
     """
+
+    takes_cells = False
 
     def __init__(
         self,
         handle: Any,
         checkpoints: Checkpoints | None,
         *,
+        can_cut: bool,
         spare_seq: int,
         n_prompt: Callable[[], int],
     ) -> None:
+        self._can_cut = can_cut
         self._handle = handle
         self._memory = lib.llama_get_memory(handle)
         self._checkpoints = checkpoints
@@ -148,6 +159,8 @@ class CopyShelf:
     def put(self, length: int, used: Sequence[list[_Copy]]) -> list[_Copy]:
         """As `Shelf`: the sequence as it is, and as it was at the end of its last prompt."""
         whole = self._copy(length, 0)
+        if self._can_cut:
+            return [whole]
         if self._checkpoints is not None:
             places = self._checkpoints.last_prompt()
             return [*(self._copy(n, seq) for n, seq in places if n < length), whole]
@@ -167,17 +180,21 @@ class CopyShelf:
         return _Copy(n if written == size else 0, data)
 
     def n_within(self, handle: list[_Copy], n: int) -> int:
-        """As `Shelf`: the length of a copy."""
+        """As `Shelf`: the length of a copy, where it cannot be cut."""
+        if self._can_cut:
+            return min(n, handle[-1].n)
         return max((c.n for c in handle if c.n <= n), default=0)
 
     def fetch(self, handle: list[_Copy], n: int) -> bool:
         """As `Shelf`."""
-        copy = next(c for c in handle if c.n == n)
+        copy = next(c for c in handle if c.n >= n)
         if self._checkpoints is not None:
             self._checkpoints.forget_beyond(0)  # their cells are needed
         if not lib.llama_memory_seq_rm(self._memory, 0, -1, -1):
             return False
-        return bool(lib.llama_state_seq_set_data(self._handle, copy.data, len(copy.data), 0))
+        if not lib.llama_state_seq_set_data(self._handle, copy.data, len(copy.data), 0):
+            return False
+        return copy.n == n or bool(lib.llama_memory_seq_rm(self._memory, 0, n, -1))
 
     def drop(self, handle: list[_Copy]) -> None:
         """As `Shelf`."""
@@ -297,7 +314,7 @@ class Conversations:
         """
         if self._shelf.sweep([c.handle for c in self.cached]):
             return True
-        if not self.cached:
+        if not self.cached or not self._shelf.takes_cells:
             return False
         self._drop(self.cached[0])
         return True
