@@ -14,13 +14,12 @@ from parse_local._version import __version__
 from parse_local.cli_bench import bench
 from parse_local.cli_calibrate import calibrate
 from parse_local.cli_chat import chat
+from parse_local.cli_loading import load, options_from
 from parse_local.cli_models import models
 from parse_local.cli_options import (
     accept_options,
     answer_options,
     grammar_options,
-    load,
-    options_from,
     pair_options,
     plain_option,
 )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parse_local.cli_options import load, load_options, pair_options, spec_options
+from parse_local.cli_loading import load, load_options
+from parse_local.cli_options import pair_options, spec_options
 from parse_local.cli_support import INTERRUPTED
 from parse_local.cli_task_options import task_options
 from parse_local.errors import UsageError

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from parse_local._version import __version__
-from parse_local.cli_options import load, pair_options
+from parse_local.cli_loading import load
+from parse_local.cli_options import pair_options
 from parse_local.cli_task_options import task_options
 from parse_local.errors import CalibrationError, Cancelled, UsageError
 

@@ -8,14 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from parse_local.cli_options import (
-    answer_options,
-    load,
-    load_options,
-    options_from,
-    pair_options,
-    plain_option,
-)
+from parse_local.cli_loading import load, load_options, options_from
+from parse_local.cli_options import answer_options, pair_options, plain_option
 from parse_local.cli_sessions import complete_session
 from parse_local.errors import SessionError, UsageError
 from parse_local.paths import sessions_file

@@ -1,17 +1,14 @@
-"""Options that several commands share, and how they become arguments of the API."""
+"""Options that several commands share; cli_loading makes arguments of the API of them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
 
-from parse_local.errors import UsageError
 from parse_local.policy import (
     DEFAULT_PAIR,
     MAX_FORKS,
@@ -30,7 +27,6 @@ from parse_local.policy import (
     Spec,
     Strategy,
 )
-from parse_local.text_input import file_or_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -369,22 +365,6 @@ def grammar_options(command: Command) -> Command:
     )
 
 
-_LOAD_NAMES = (
-    "n_ctx",
-    "n_threads",
-    "n_gpu_layers",
-    "kv_type",
-    "flash_attn",
-    "max_forks",
-    "n_cached",
-    "spec",
-    "spec_model",
-    "spec_max",
-    "tuned",
-    "verbose",
-)
-
-
 def plain_option(command: Command) -> Command:
     """How an answer looks on a terminal."""
     return click.option(
@@ -392,74 +372,3 @@ def plain_option(command: Command) -> Command:
         is_flag=True,
         help="Show answers as they are written, without rendering Markdown.",
     )(command)
-
-
-def load_options(values: dict[str, Any]) -> LoadOptions:
-    """How to load, from all values of a command that carries `pair_options`."""
-    return LoadOptions(**{name: values[name] for name in _LOAD_NAMES if name in values})
-
-
-def load(values: dict[str, Any]) -> Any:
-    """Load the pair that the options name.
-
-    Args:
-        values: all values of a command that carries `pair_options`.
-
-    Returns:
-        An Engine.
-    """
-    from rich.console import Console
-
-    from parse_local.pair import load_pair
-
-    # Commands that generate carry `spec_options`; a model alone, token by token, needs none.
-    if "spec" not in values or values.get("strategy") in ("target", "draft"):
-        values = {**values, "spec": "none", "spec_model": None, "spec_max": _LOAD.spec_max}
-
-    # On a terminal only: a spinner in a log file helps nobody.
-    waiting = Console(stderr=True).status("Loading…") if sys.stderr.isatty() else nullcontext()
-    with nullcontext() if values["verbose"] else waiting:
-        engine = load_pair(
-            values["pair"],
-            draft=values["draft"],
-            target=values["target"],
-            profile=values["profile"],
-            target_only=_target_only(values),
-            options=load_options(values),
-        )
-    if values["verbose"]:
-        for placement in engine.placements:
-            click.echo(placement, err=True)
-    for note in engine.notes:
-        click.echo(f"Note: {note}", err=True)
-    return engine
-
-
-def _target_only(values: dict[str, Any]) -> bool:
-    if values.get("target_only"):
-        return True
-    strategy = values.get("strategy")
-    needs_draft = values["spec"] == "draft" and values["spec_model"] is None
-    return strategy == "target" or (strategy == "speculative" and not needs_draft)
-
-
-def options_from(values: dict[str, Any]) -> Options:
-    """Options of an answer, from all values of a command that carries the options above."""
-    tau, tau_prefix = values["tau"], values["tau_prefix"]
-    names = Options.__dataclass_fields__
-    chosen = {name: value for name, value in values.items() if name in names}
-    chosen["tau_full"] = tau
-    chosen["tau_prefix"] = tau if tau_prefix is None else tau_prefix
-    chosen["grammar"] = _grammar(values.get("json_schema"), values.get("grammar"))
-    return Options(**chosen)
-
-
-def _grammar(json_schema: str | None, grammar: str | None) -> str | None:
-    if json_schema is not None and grammar is not None:
-        raise UsageError("--json-schema is a grammar already; leave out one of the two.")
-    if json_schema is None:
-        return grammar and file_or_text(grammar, is_text="::=" in grammar)
-    from parse_local.grammar import schema_grammar
-
-    is_text = json_schema.lstrip()[:1] == "{"
-    return schema_grammar(file_or_text(json_schema, is_text=is_text))

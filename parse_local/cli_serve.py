@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from parse_local.cli_options import answer_options, load, options_from, pair_options
+from parse_local.cli_loading import load, options_from
+from parse_local.cli_options import answer_options, pair_options
 from parse_local.errors import ServerError, UsageError
 from parse_local.policy import MAX_CACHED
 from parse_local.text_input import read_file
