@@ -392,6 +392,15 @@ def test_a_refusal_is_one_sentence_and_loses_nothing(page: Page) -> None:
     expect(page.locator("#notice")).to_have_text("It cannot be done.")
     expect(page.locator(".answer .text")).to_have_text("The first answer.")
     assert [message["content"] for message in saved(page)] == ["hello there", "The first answer."]
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", lambda route: None)  # it never answers
+    page.get_by_role("button", name="Regenerate").click()
+    expect(page.locator(".answer:not(.live)")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.locator(".answer .text")).to_have_text("The first answer.")
+    page.get_by_role("button", name="Regenerate").click()
+    page.get_by_role("button", name="New").click()
+    assert [message["content"] for message in saved(page)] == ["hello there", "The first answer."]
 
 
 def test_an_answer_that_breaks_off_keeps_what_was_final(page: Page) -> None:

@@ -16,7 +16,7 @@ const SAVE_EVERY_MS = 1000;
 
 let session = load(sessionStorage.getItem(CURRENT)) ?? newSession();
 let model = null; // as the server lists it
-let running = null; // { answer, controller, view } while an answer is written
+let running = null; // { answer, controller, view, before } while an answer is written
 let loading = false; // the server is still loading the models
 let editing = false; // the last question is in the question field
 let waiting = 0; // timer of a busy server
@@ -119,14 +119,14 @@ function request() {
   };
 }
 
-/** Asks the server; `before` comes back where it refuses. */
+/** Asks the server; the answer `before` comes back where there is nothing in its place. */
 async function answerNow(before = null) {
   const answer = new Answer();
   const controller = new AbortController();
   const view = new LiveView(answer);
-  running = { answer, controller, view };
+  running = { answer, controller, view, before };
   notice();
-  keepSession();
+  if (!before) keepSession(); // else the old answer stays in store until there is a new one
   draw();
   toEnd();
   const stopPainting = paintWhileWriting(answer, view);
@@ -169,22 +169,15 @@ function paintWhileWriting(answer, view) {
 /** Keeps what is final of the running answer, in case the page goes away. */
 function saveSoFar() {
   if (!running?.answer.text) return;
-  const message = {
-    ...running.answer.toMessage(),
-    finish: "interrupted",
-    content: running.answer.text,
-  };
+  const message = { ...running.answer.toMessage(), finish: "interrupted" };
   save({ ...session, messages: [...session.messages, message] });
 }
 
 function finish(answer, error, before) {
   const follow = atEnd();
   const got = answer.text || answer.reasoning;
-  if (got || !error) {
-    session.messages.push({ ...answer.toMessage(), error: error?.message });
-  } else if (before) {
-    session.messages.push(before);
-  }
+  if (!got && before) session.messages.push(before);
+  else if (got || !error) session.messages.push({ ...answer.toMessage(), error: error?.message });
   keepSession();
   draw();
   if (follow) toEnd();
@@ -243,8 +236,10 @@ function setEditing(on) {
 function open(next) {
   stop();
   if (running) {
-    running.answer.close("cancelled");
-    if (running.answer.text) session.messages.push(running.answer.toMessage());
+    const { answer, before } = running;
+    answer.close("cancelled");
+    const message = answer.text ? answer.toMessage() : before;
+    if (message) session.messages.push(message);
     keepSession({ touch: false });
     running = null;
   }
