@@ -216,9 +216,10 @@ def test_one_connection_too_many(tiny: Callable[..., Path]) -> None:
         assert three.get("/health").status_code == 200
 
 
-def test_a_connection_that_says_nothing_is_closed(tiny: Callable[..., Path]) -> None:
+def test_a_connection_without_a_whole_request_is_closed(tiny: Callable[..., Path]) -> None:
     with serving(
         lambda: load_pair(target=tiny(seed=1, bias=READABLE), n_ctx=256, spec="none"),
         limits=Limits(idle_seconds=1),
     ) as running:
         assert raw(running, b"") == b""
+        assert raw(running, b"GET /health HTTP/1.1\r\nHost: local") == b""

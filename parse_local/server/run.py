@@ -171,15 +171,28 @@ def _is_heard(number: int) -> bool:
 
 class _Protocol(H11Protocol):
     # uvicorn's, with errors as JSON where there is one connection too many and where something is
-    # no HTTP; and a connection that never sends a request is closed.
+    # no HTTP; and a connection on which no whole request head arrives in time is closed.
     n_connections: int
+    _until: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.n_connections:
             self.app = _full
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # stops the clock
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        else:
+            self._until = None
+
+    def _wait(self) -> None:
+        self._until = self._until or self.loop.time() + self.timeout_keep_alive
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_at(
+            self._until, self.timeout_keep_alive_handler
         )
 
     def send_400_response(self, msg: str) -> None:
