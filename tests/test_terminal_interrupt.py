@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from parse_local.errors import DecodeError
-from parse_local.terminal.interrupt import interruptible
+from parse_local.terminal.interrupt import interruptible, silent_keyboard
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs os.kill with SIGINT")
 
@@ -135,3 +136,14 @@ def test_an_ignored_ctrl_c_stays_ignored() -> None:
             assert item in (1, 2)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudoterminals of this kind")
+def test_what_is_typed_ahead_survives_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = os.openpty()
+    with os.fdopen(terminal, "r") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with silent_keyboard():
+            os.write(keyboard, b"/regen\r\x03")
+            assert os.read(terminal, 100) == b"/regen\n"
+    os.close(keyboard)

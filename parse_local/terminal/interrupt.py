@@ -127,6 +127,7 @@ def silent_keyboard() -> Iterator[None]:
     before = termios.tcgetattr(fd)
     quiet = termios.tcgetattr(fd)
     quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    quiet[3] |= termios.NOFLSH  # Ctrl-C would throw away what was typed ahead
     termios.tcsetattr(fd, termios.TCSADRAIN, quiet)
     try:
         yield
