@@ -181,7 +181,11 @@ def test_the_documentation_works_offline(client: httpx.Client) -> None:
         assert client.get(file).status_code == 200
     policy = page.headers["content-security-policy"]
     assert "script-src 'self';" in policy
-    paths = client.get("/openapi.json").json()["paths"]
+    document = client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"] == {
+        "HTTPBearer": {"type": "http", "scheme": "bearer"}
+    }
+    paths = document["paths"]
     assert set(paths) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{model}", "/health",
         "/metrics",

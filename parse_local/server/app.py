@@ -8,9 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -70,7 +71,8 @@ def create_app(service: Service) -> Any:
         lifespan=lifespan,
     )
     app.state.service = service
-    app.include_router(routes.router)
+    keyed = [Depends(HTTPBearer(auto_error=False))]  # for the document; `guards` does the work
+    app.include_router(routes.router, dependencies=keyed if service.settings.api_key else [])
     _add_docs(app)
     _add_errors(app)
     app.router.default = _page
