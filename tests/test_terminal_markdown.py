@@ -63,6 +63,7 @@ def test_marks_go_and_lines_stay(text: str, shown: str) -> None:
         "C# and F#\n#hashtag",
         "Title\n===",
         "    indented\ntext",
+        "1. ***\n",
         "`over\nlines`",
         "<div>html</div>",
         "| a | b |\n| 1 | 2 |",

@@ -115,7 +115,7 @@ class MarkdownStream:
             items = [t.map[0] for t in tokens if t.level == 1 and t.nesting == 1 and t.map]
             if len(items) > 1:
                 return items[1]
-        complete = len(tops) > 1 or closing or tops[0].type in ("heading_open", "hr")
+        complete = len(tops) > 1 or closing
         is_list = tops[0].type.endswith("list_open")
         return end if complete or (end < n_lines and not is_list) else 0
 
@@ -196,7 +196,9 @@ class _Block:
             elif token.type == "fence":
                 self._code(token)
             elif token.type == "hr":
-                self._done[token.map[0]] = split(RULE * 20, DIM)
+                line = self._lines[token.map[0]]
+                alone = set(line.strip()) <= set("-*_ \t")  # not behind the mark of a list
+                self._done[token.map[0]] = split(RULE * 20, DIM) if alone else split(line)
         cells: list[Cell] = []
         for i, line in enumerate(self._lines):
             cells += self._done[i] if i in self._done else self._prefixed(line, "")
