@@ -111,12 +111,14 @@ class MarkdownStream:
         if tops[0].type == "fence":
             self._fence = _Fence(_language(tops[0]), tops[0].markup)
             return 1
-        if tops[0].type.endswith("list_open"):
-            items = [t.map[0] for t in tokens if t.level == 1 and t.nesting == 1 and t.map]
-            if len(items) > 1:
+        is_list = tops[0].type.endswith("list_open")
+        if is_list:
+            items = [
+                t.map[0] for t in tokens if t.type == "list_item_open" and t.level == 1 and t.map
+            ]
+            if len(items) > 1 and items[1] < end:
                 return items[1]
         complete = len(tops) > 1 or closing
-        is_list = tops[0].type.endswith("list_open")
         return end if complete or (end < n_lines and not is_list) else 0
 
     def _take(self, n_lines: int) -> list[Cell]:
