@@ -86,6 +86,7 @@ def test_clients_wait_for_their_turn_and_a_full_queue_says_so(
     answers: list[httpx.Response] = []
     with server.client() as client:
         alone = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+        until(lambda: server.worker.n_running == 0)
         steps.open.clear()
         threads = [asking(server, body, answers)]
         until(lambda: server.worker.n_running == 1)
