@@ -101,6 +101,26 @@ def test_what_prompts_share_is_read_once_and_both_stay(make: Any) -> None:
     assert read(context, [*first, 1, 2])[0] == len(first) + 1
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_an_answer_that_its_next_turn_spells_anew_is_not_kept(make: Any, copies: bool) -> None:
+    context = make(n_cached=2, n_cached_cells=512, copies=copies)
+    opening = some(10, seed=30)  # of the reply; the next turn leaves it out
+    read(context, A + opening)
+    context.last_row(some(40, seed=31))  # an answer with its reasoning
+    assert read(context, A + C)[0] == len(A)
+    assert context.n_cached == 0
+    # The same of a conversation that was not running.
+    context.last_row(some(40, seed=32))
+    read(context, B)
+    assert context.n_cached == 1
+    assert read(context, A + C + some(20, seed=33))[0] == len(A + C)
+    assert context.n_cached == 1  # B
+    # The same prompt again asks for another answer, and the first one stays.
+    context.last_row(some(40, seed=34))
+    assert read(context, A + C + some(20, seed=33))[0] == len(A + C) + 19
+    assert context.n_cached == 2
+
+
 def test_the_one_that_ran_least_recently_goes_first(make: Any) -> None:
     context = make(n_cached=2, n_cached_cells=768)
     d = some(70, seed=4)

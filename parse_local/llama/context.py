@@ -138,8 +138,9 @@ class Context:
         params.n_ubatch = N_UBATCH
         # llama.cpp keeps room for one output row of each sequence, and aborts the process
         # where that is more than n_outputs_max.
-        n_kept = min(1, n_cached)  # while two change places, or one is copied
-        n_kept += n_cached if shared else 0
+        n_kept = n_cached + 1 if shared else 0  # one more while two change places
+        if n_cached and model.memory_kind.path == "sliding window":
+            n_kept = 1  # while it is copied at the end of its prompt
         n_others = 1 + n_checkpoints + n_kept
         if shared:
             max_forks = min(max_forks, MAX_SEQUENCES - n_others)

@@ -175,7 +175,10 @@ class CopyShelf:
 
     def _copy(self, n: int, seq: int) -> _Copy:
         size = int(lib.llama_state_seq_get_size(self._handle, seq))
-        data = (ctypes.c_uint8 * size)()
+        try:
+            data = (ctypes.c_uint8 * size)()
+        except MemoryError:  # the answer matters more than the next one's prompt
+            return _Copy(0, b"")
         written = int(lib.llama_state_seq_get_data(self._handle, data, size, seq))
         return _Copy(n if written == size else 0, data)
 
@@ -202,9 +205,9 @@ class CopyShelf:
 
     def sweep(self, used: Sequence[list[_Copy]]) -> bool:
         """As `Shelf`: only an interrupt leaves cells behind."""
-        if self._checkpoints is not None or (
-            lib.llama_memory_seq_pos_max(self._memory, self._spare_seq) < 0
-        ):
+        if self._can_cut or self._checkpoints is not None:
+            return False
+        if lib.llama_memory_seq_pos_max(self._memory, self._spare_seq) < 0:
             return False
         return bool(lib.llama_memory_seq_rm(self._memory, self._spare_seq, -1, -1))
 
