@@ -104,7 +104,7 @@ def test_what_prompts_share_is_read_once_and_both_stay(make: Any) -> None:
 @pytest.mark.parametrize("copies", [False, True])
 def test_an_answer_that_its_next_turn_spells_anew_is_not_kept(make: Any, copies: bool) -> None:
     context = make(n_cached=2, n_cached_cells=512, copies=copies)
-    opening = some(10, seed=30)  # of the reply; the next turn leaves it out
+    opening = some(4, seed=30)  # of the reply; the next turn leaves it out
     read(context, A + opening)
     context.last_row(some(40, seed=31))  # an answer with its reasoning
     assert read(context, A + C)[0] == len(A)
@@ -119,6 +119,17 @@ def test_an_answer_that_its_next_turn_spells_anew_is_not_kept(make: Any, copies:
     context.last_row(some(40, seed=34))
     assert read(context, A + C + some(20, seed=33))[0] == len(A + C) + 19
     assert context.n_cached == 2
+
+
+def test_another_short_question_after_a_system_prompt_is_another_conversation(make: Any) -> None:
+    context = make(n_cached=2, n_cached_cells=512)
+    ending = some(5, seed=30)  # ChatML's: the end of the turn, and the opening of the reply
+    first, second = ([*SYSTEM, token, *ending] for token in (1, 2))
+    read(context, first)
+    context.last_row(C)
+    assert read(context, second)[0] == len(SYSTEM)
+    assert context.n_cached == 1
+    assert read(context, [*first, *C, 3])[0] == len(first) + len(C)
 
 
 def test_the_one_that_ran_least_recently_goes_first(make: Any) -> None:

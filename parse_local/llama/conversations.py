@@ -18,8 +18,9 @@ from parse_local.llama.checkpoints import Checkpoints
 
 MIN_TOKENS = 32
 """Fewer tokens than this are decoded again rather than kept or fetched."""
-TURN_TOKENS = 16
-"""Tokens at a prompt's end, the opening of the reply, that the next turn may spell otherwise."""
+TURN_TOKENS = 4
+"""Tokens at a prompt's end, a thought that it opens or closes, that the next turn leaves out.
+With many more, one short question after a system prompt would pass for the turn after another."""
 
 
 def n_common(a: Sequence[int], b: Sequence[int], limit: int | None = None) -> int:
