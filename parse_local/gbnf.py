@@ -16,6 +16,9 @@ from parse_local.errors import GrammarError
 
 ROOT = "root"
 MAX_CHARS = 200_000
+MAX_RULES = 3000
+"""llama.cpp calls itself for each rule that begins with another one; threads of macOS have a
+stack of 512 KiB, which some 4,000 such calls fill."""
 MAX_NESTING = 100
 """Parentheses in parentheses; llama.cpp's parser calls itself for each."""
 MAX_REPEAT = 2000
@@ -41,6 +44,15 @@ class _Group:
     def is_empty(self, empty: set[str]) -> bool:
         """Whether it may be, where the rules in `empty` may."""
         return any(all(_may_be_empty(i, empty) for i in a) for a in self.alternatives)
+
+    def names(self) -> Iterator[str]:
+        """Rules that are mentioned in it."""
+        for alternative in self.alternatives:
+            for item in alternative:
+                if isinstance(item, str):
+                    yield item
+                elif item is not None:
+                    yield from item.names()
 
     def begins_with(self, empty: set[str]) -> Iterator[str]:
         """Rules that it may begin with."""
@@ -76,6 +88,22 @@ def check_grammar(text: str) -> None:
     _Checker(text).check()
 
 
+def _empty_rules(rules: dict[str, _Group]) -> set[str]:
+    # Looked at again only where a rule that is mentioned has turned out to be among them.
+    mentions: dict[str, list[str]] = {name: [] for name in rules}
+    for name, rule in rules.items():
+        for mentioned in set(rule.names()):
+            mentions[mentioned].append(name)
+    empty: set[str] = set()
+    open_ = list(rules)
+    while open_:
+        name = open_.pop()
+        if name not in empty and rules[name].is_empty(empty):
+            empty.add(name)
+            open_ += mentions[name]
+    return empty
+
+
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
@@ -106,14 +134,16 @@ class _Checker:
         for name, place in self._used.items():
             if name not in rules:
                 raise self._error(f"there is no rule `{name}`", place)
+        if len(rules) > MAX_RULES:
+            raise GrammarError(
+                f"The grammar has {len(rules):,} rules; {MAX_RULES:,} are the most. Simplify it."
+            )
         if ROOT not in rules:
             raise GrammarError(f"The grammar has no rule `{ROOT}`, where every answer begins.")
         self._check_recursion(rules)
 
     def _check_recursion(self, rules: dict[str, _Group]) -> None:
-        empty: set[str] = set()
-        while more := {n for n, rule in rules.items() if n not in empty and rule.is_empty(empty)}:
-            empty |= more
+        empty = _empty_rules(rules)
         for item, place in self._loops:
             if _may_be_empty(item, empty):
                 raise self._error("what may be empty is repeated without an end", place)

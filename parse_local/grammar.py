@@ -77,7 +77,6 @@ def schema_grammar(schema: str | Schema) -> str:
         raise GrammarError("A JSON schema has to be an object; correct it.")
     try:
         grammar = _grammar(schema)
-        check_grammar(grammar)
     except GrammarError:
         raise
     except RecursionError:
@@ -87,6 +86,11 @@ def schema_grammar(schema: str | Schema) -> str:
         raise GrammarError(
             f"The JSON schema cannot be made into a grammar ({reason[:200]}); simplify it."
         ) from error
+    try:
+        check_grammar(grammar)
+    except GrammarError as error:
+        reason = str(error).partition(". It has to be")[0].partition("; ")[0]
+        raise GrammarError(f"The JSON schema asks for too much ({reason}); simplify it.") from None
     return grammar
 
 

@@ -71,8 +71,14 @@ def test_what_only_llama_cpp_can_know(model: Model) -> None:
 
 
 def test_a_long_chain_of_rules_does_not_overflow_the_stack(model: Model) -> None:
-    n = 9000
+    n = 2990
     rules = ["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(n)), f'r{n} ::= "a"']
     place = Grammar(model, "\n".join(rules))
     assert place.n_allowed(model.tokenize("a")) == 1
     place.close()
+    with pytest.raises(GrammarError, match="3,001 rules; 3,000 are the most"):
+        check_grammar("\n".join([*rules, *(f'x{i} ::= "x"' for i in range(3001 - len(rules)))]))
+    rules[-1] = f'r{n} ::= "a"?'  # all of them may be empty
+    check_grammar("\n".join(rules))
+    with pytest.raises(GrammarError, match="what may be empty is repeated"):
+        check_grammar("\n".join(["root ::= r0*", *rules[1:]]))

@@ -127,6 +127,9 @@ def test_what_a_grammar_takes_is_what_validates(
         ({"type": "string", "pattern": '^"$'}, "quotation mark"),
         ({"type": "string", "pattern": "^(?=a)b$"}, "Unsupported pattern"),
         ({"enum": []}, "one of no values"),
+        ({"type": "string", "minLength": 3000}, "repeats more often than 2000 times"),
+        ({"type": "object", "properties": "a"}, "cannot be made into a grammar"),
+        ({"type": "array", "minItems": "a"}, "cannot be made into a grammar"),
     ],
 )
 def test_what_cannot_be_held_is_named(schema: Any, reason: str) -> None:
