@@ -50,6 +50,7 @@ class Running:
         self.server.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()
+        assert self.worker.join(20)
 
 
 @contextmanager

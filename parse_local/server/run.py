@@ -130,16 +130,12 @@ class Server(uvicorn.Server):
         self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let the running answer end within the grace, free the models."""
+        """Stop listening, and let the running answer end within the grace."""
         if self._worker.error is None:
             click.echo("Stopping.", err=True)
-        stopping = asyncio.create_task(self._stop_answers())
+        stopping = asyncio.create_task(self._service.answers.stop_all(self._service.settings.grace))
         await super().shutdown(sockets)
         await stopping
-
-    async def _stop_answers(self) -> None:
-        await self._service.answers.stop_all(self._service.settings.grace)
-        await asyncio.to_thread(self._worker.join, _SLACK_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
