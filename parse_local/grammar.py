@@ -162,7 +162,7 @@ class _Converter(_converter.SchemaConverter):  # type: ignore[misc]
         if schema["type"] == "integer":
             return f"({_integers(*_limits(schema))}) space"
         if {key: schema[key] for key in _RANGE & set(schema)} != {"minimum": 0}:
-            raise _cannot("numbers of that range, but integers or a minimum of 0")
+            raise _cannot("a range of numbers that need not be integers")
         number = _PRIMITIVES["number"]
         for part in number.deps:
             self._add_primitive(part, _PRIMITIVES[part])

@@ -22,6 +22,9 @@ from parse_local.llama.model import Model
 TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """llama_token_data"""
 
+FEW = 1000
+"""Tokens that are looked up one by one; asking about a whole vocabulary takes a while, once."""
+
 
 def token_array(candidates: npt.NDArray[Any]) -> Any:
     """A `llama_token_data_array` over candidates of type `TOKEN_DATA`, which it does not copy."""
@@ -85,7 +88,11 @@ class Grammar:
         candidates = np.zeros(len(ids), TOKEN_DATA)
         candidates["id"] = ids
         lib.llama_sampler_apply(self._sampler, ctypes.byref(token_array(candidates)))
-        allowed: npt.NDArray[np.bool_] = (candidates["logit"] == 0) & self._model.is_shown[ids]
+        allowed: npt.NDArray[np.bool_] = candidates["logit"] == 0
+        if len(ids) > FEW:
+            return allowed & self._model.is_shown[ids]
+        for i in np.flatnonzero(allowed):
+            allowed[i] = self._model.shows(int(ids[i]))
         return allowed
 
     @property

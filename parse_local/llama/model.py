@@ -240,12 +240,14 @@ class Model:
         """Whether each token ends a generation, shape (n_vocab,)."""
         return np.array([self.is_eog(token) for token in range(self.n_vocab)])
 
+    def shows(self, token: int) -> bool:
+        """Whether a token adds to a text or ends it; others do neither."""
+        return self.is_eog(token) or not lib.llama_vocab_get_attr(self._vocab, token) & _HIDDEN
+
     @cached_property
     def is_shown(self) -> npt.NDArray[np.bool_]:
-        """Whether each token adds to a text or ends it, shape (n_vocab,); others do neither."""
-        attributes = [lib.llama_vocab_get_attr(self._vocab, t) for t in range(self.n_vocab)]
-        shown: npt.NDArray[np.bool_] = np.array(attributes) & _HIDDEN == 0
-        return shown | self.ends
+        """`shows` of every token, shape (n_vocab,)."""
+        return np.array([self.shows(token) for token in range(self.n_vocab)])
 
     @property
     def bos(self) -> str:
