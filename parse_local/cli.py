@@ -106,6 +106,8 @@ def run(
         raise UsageError('There is no prompt; give one: parse-local run "Your question".')
     options = options_from(values)
     engine = load(values)
+    if options.thinking and not engine.can_think:
+        click.echo(f"{engine.pair_name} does not think; --think changes nothing.", err=True)
     # Where the whole result is printed at the end, nothing is drawn before.
     out = io.StringIO() if as_json or show_accepted else None
     result = show_answer(engine, _messages(prompt, system), options, out=out, markdown=not plain)

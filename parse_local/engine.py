@@ -106,6 +106,11 @@ class Engine:
         self._running: tuple[Meter, Answer] | None = None
 
     @property
+    def can_think(self) -> bool:
+        """Whether the target may think before it answers; for others `thinking` means nothing."""
+        return self.target.thinking.marks is not None
+
+    @property
     def n_ctx(self) -> int:
         """Tokens of context for prompt and answer."""
         return self.target.context.n_ctx

@@ -320,6 +320,18 @@ def test_a_grammar_keeps_a_model_from_thinking_where_that_is_off(
     assert (found.reasoning, found.text) == ("", "<")
 
 
+def test_asking_a_model_to_think_that_cannot_is_said_to_be_idle(
+    tiny: Callable[..., Path], files: Callable[..., Path]
+) -> None:
+    def stderr(file: Path, *options: str) -> str:
+        how = ["--strategy", "target", "--target", str(file), "--ctx", "512", "--max-tokens", "2"]
+        return CliRunner().invoke(main, ["run", *how, *options, "?"]).stderr
+
+    assert "does not think; --think changes nothing." in stderr(tiny(seed=1), "--think")
+    assert "does not think" not in stderr(tiny(seed=1))
+    assert "does not think" not in stderr(files("qwen3"), "--think")
+
+
 class Terminal(io.StringIO):
     """Looks like one."""
 
