@@ -189,6 +189,24 @@ def test_no_place_within_a_marker_is_judged(engines: Callable[..., Any]) -> None
         assert draft.channel == "reasoning"
 
 
+def test_reasoning_gets_its_own_question(engines: Callable[..., Any]) -> None:
+    engine = engines("qwen3", "other")
+    writer, how = engine.target, {"accept": "semantic", "tau_full": 1, "tau_prefix": 1, "delta": 1}
+    found = answer(engine, QUESTION, thinking=True, max_tokens=60, **how)
+    # The draft leaves the target's words at " Six": that and " times" are asked about.
+    (only,) = found.rounds
+    assert (only.channel, only.n_exact, [b.n_tokens for b in only.boundaries]) == (
+        "reasoning",
+        4,
+        [5, 6],
+    )
+    marks = writer.thinking.marks
+    judge = make_judge(writer.model, writer.template, ask("?"), JudgeWording(), marks=marks)
+    assert judge.reasoning is not None
+    assert found.tokens.suffix_decoded == 2 * len(judge.reasoning.suffix)
+    assert len(judge.reasoning.suffix) != len(judge.prefix.suffix)
+
+
 def test_a_draft_ends_where_a_block_does(engines: Callable[..., Any]) -> None:
     found = answer(engines("qwen3"), QUESTION, thinking=True, window=100)
     assert [(r.channel, r.n_draft) for r in found.rounds] == [("reasoning", 8), ("answer", 3)]

@@ -121,6 +121,23 @@ def test_which_models_think() -> None:
     assert split(hunyuan.parser(""), *text) == ("Hm.\n", "42\n")
 
 
+def test_when_reasoning_is_to_be_expected() -> None:
+    def thinks(name: str, thinking: bool, written: str = "") -> bool:
+        prompt = template(name).render(turns("6 * 7?"), thinking=thinking)
+        parser = Thinking(marks_of(name)).parser(prompt)
+        parser.push(written.encode())
+        return parser.thinks
+
+    assert [thinks(n, True) for n in ("qwen3", "gemma4", "seed-oss", "gemma3")] == [True] * 3 + [
+        False
+    ]
+    assert not any(thinks(n, False) for n in ("qwen3", "gemma4", "seed-oss"))
+    assert all(thinks(n, False) for n in ("deepseek-r1", "harmony", "apriel"))
+    assert not thinks("deepseek-r1", False, "Hm.</think>")
+    assert thinks("harmony", False, f"{ANALYSIS}Hm.<|end|>")
+    assert not thinks("harmony", False, f"{ANALYSIS}Hm.<|end|>{FINAL}")
+
+
 # any stream
 
 
