@@ -32,6 +32,14 @@ def test_target_alone_has_no_draft_and_no_rounds() -> None:
     assert stats_line(result) == "128 tokens · 17.9 tok/s"
 
 
+@pytest.mark.parametrize(
+    ("speedup", "shown"), [(2.168, "2.2x"), (1.05, "1.1x"), (1.049, "1.05x"), (0.966, "0.97x")]
+)
+def test_a_measured_speedup(speedup: float, shown: str) -> None:
+    line = stats_line(replace(RESULT, speedup=speedup))
+    assert line.startswith(f"128 tokens · 17.9 tok/s · {shown} the target alone · 71% from")
+
+
 def test_context_in_use() -> None:
     line = stats_line(replace(RESULT, usage=Usage(1000, 234)), n_ctx=4096)
     assert "context 1,234/4,096" in line
