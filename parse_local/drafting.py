@@ -182,9 +182,11 @@ class Drafter:
         self._wants_logprobs = logprobs
         self._judge = judge
         self._clock = clock
+        self._resumed = False
 
     def n_missing(self, answer: Answer) -> int:
         """Tokens that have to be decoded before the first one can be drafted."""
+        self._resume(answer)
         sequence = self.prompt + self._own_tokens(answer)
         return len(sequence) - self.context.n_shared(sequence)
 
@@ -207,6 +209,7 @@ class Drafter:
         limit = min(limit, self.context.n_ctx - len(sequence))
         if limit <= 0:
             return None
+        self._resume(answer)
         self._prefill(answer, sequence)
         tokens: list[int] = []
         proposals: list[Distribution] = []
@@ -263,6 +266,13 @@ class Drafter:
             pass
         p_correct, _ = verdicts(self.context.label_logprobs(row, question.labels))
         return float(p_correct[0])
+
+    def _resume(self, answer: Answer) -> None:
+        # Not before it is needed: the target's first token comes first.
+        if not self._resumed:
+            with answer.timed("prompt_s"):
+                self.context.resume(self.prompt)
+            self._resumed = True
 
     def _prefill(self, answer: Answer, sequence: list[int]) -> None:
         missing = len(sequence) - self.context.sync(sequence)

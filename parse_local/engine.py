@@ -240,7 +240,8 @@ class Engine:
         meter = Meter(self.target.context, draft_context, self.speculation, baseline)
         self._running = meter, answer
         try:
-            writer.context.resume(prompt)
+            with answer.timed("prompt_s"):
+                writer.context.resume(prompt)
             if options.strategy == "speculative":
                 yield from self._write(answer, sampler, self._speculates())
             elif options.strategy in ("target", "draft"):
@@ -284,7 +285,6 @@ class Engine:
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return
-        draft_writer.context.resume(draft_prompt)
         drafter = Drafter(
             draft_writer,
             self.target,
