@@ -27,7 +27,7 @@ def server(tiny: Callable[..., Path]) -> Iterator[Running]:
         api_key=KEY,
         allow_hosts=("box.example",),
         cors_origins=(ORIGIN,),
-        limits=Limits(body_bytes=2000, body_seconds=0.3, header_bytes=4096),
+        limits=Limits(body_bytes=2000, body_seconds=1.0, header_bytes=4096),
     ) as running:
         yield running
 
@@ -205,7 +205,7 @@ def test_one_connection_too_many(tiny: Callable[..., Path]) -> None:
     with (
         serving(
             lambda: load_pair(target=tiny(seed=1, bias=READABLE), n_ctx=256, spec="none"),
-            limits=Limits(connections=2, idle_seconds=1),
+            limits=Limits(connections=2, idle_seconds=2),
         ) as running,
         running.client() as one,
         running.client() as two,

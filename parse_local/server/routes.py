@@ -45,8 +45,9 @@ def _documented(
     }
     found[200] = {"model": answer, "description": "The answer."}
     if stream is not None:
-        events = {"description": f"Events with a `{stream.__name__}` each, then `[DONE]`."}
-        found[200]["content"] = {"text/event-stream": {"schema": {"type": "string", **events}}}
+        data = {"type": "string", "description": f"A `{stream.__name__}` as JSON, or `[DONE]`."}
+        event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+        found[200]["content"] = {"text/event-stream": {"schema": event}}
     return found
 
 
