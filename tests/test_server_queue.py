@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -16,6 +17,8 @@ from serving import QUESTION, Running, events, serving, until
 from tiny_gguf import READABLE
 
 from parse_local import Options, load_pair
+from parse_local.errors import DecodeError
+from parse_local.events import Event
 from parse_local.llama.context import Context
 from parse_local.server.settings import Limits, Settings
 
@@ -239,3 +242,40 @@ def test_requests_wait_until_the_models_are_loaded(engine_loader: Callable[..., 
     finally:
         go.set()
         running.stop()
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code"),
+    [
+        (DecodeError("llama.cpp failed."), 503, "engine_failed"),
+        (RuntimeError("secret"), 500, "internal_error"),
+    ],
+)
+def test_a_failure_ends_its_own_request_alone(
+    server: Running, monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int, code: str
+) -> None:
+    engine = server.worker.engine
+    assert engine is not None
+    stream = engine.stream
+    n_before = 0
+
+    def failing(*arguments: Any, **options: Any) -> Iterator[Event]:
+        for i, event in enumerate(stream(*arguments, **options)):
+            if i == n_before:
+                raise raised
+            yield event
+
+    with server.client() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "stream", failing)
+            response = client.post("/v1/chat/completions", json={"messages": QUESTION})
+            assert response.status_code == status
+            assert response.json()["error"]["code"] == code
+            assert "secret" not in response.text
+            n_before = 3  # too late for a status: the stream ends with the error
+            streamed = client.post("/v1/chat/completions", json=LONG)
+            *_, last = [line for line in streamed.text.splitlines() if line]
+            assert streamed.status_code == 200
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == code
+        found = client.post("/v1/chat/completions", json={"messages": QUESTION})
+        assert found.json()["usage"]["completion_tokens"] == 8
