@@ -258,7 +258,7 @@ def test_a_reload_in_mid_answer_keeps_what_is_final(page: Page, server: Running)
     ask_for_long(page)
     page.reload()
     expect(page.locator(".answer")).to_contain_text("interrupted")
-    assert len(saved(page)[1]["content"]) > 100
+    assert len(saved(page)[1]["content"]) > 50  # of the hundred that were there, draft included
     until(lambda: server.worker.n_running == 0)
 
 
