@@ -193,11 +193,24 @@ def _of_object(found: Any) -> ToolCall | None:
     if isinstance(arguments, str):  # some models write JSON within JSON
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
-    return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+    return _written(name, arguments)
+
+
+def _written(name: str, arguments: dict[str, Any]) -> ToolCall | None:
+    # None where JSON cannot say them: Python reads NaN, and 1e999 as infinity.
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, written as an escape
+        text = json.dumps(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return ToolCall(name, text)
 
 
 def _named(name: str, arguments: str) -> ToolCall | None:
@@ -220,9 +233,10 @@ def _read_tagged(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | N
         if body.strip().startswith("{"):
             calls.append(_named(name, body))
         else:
-            types = parameters.get(name, {}).get("properties", {})
+            types = parameters.get(name, {}).get("properties")
+            types = types if isinstance(types, dict) else {}  # clients send anything
             arguments = {k: _value(v, types.get(k)) for k, v in _PARAMETER.findall(body)}
-            calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+            calls.append(_written(name, arguments))
     return None if None in calls else [c for c in calls if c is not None]
 
 
@@ -231,9 +245,13 @@ def _value(text: str, schema: Any) -> Any:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are no JSON
 
 
 def _read_mistral(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | None:

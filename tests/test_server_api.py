@@ -15,6 +15,7 @@ from tiny_gguf import READABLE
 
 from parse_local import Options, load_pair
 from parse_local.server.answer_schemas import ChatChunk, ChatCompletion, TextCompletion
+from parse_local.server.settings import Limits
 
 EXACT: dict[str, Any] = {
     "n_ctx": 1024,
@@ -288,6 +289,14 @@ def test_a_text_is_gone_on_with(client: httpx.Client, expected: Any) -> None:
     assert whole["usage"]["parse"]["accept"] == "exact"
 
 
+def test_an_answer_of_the_draft_counts_what_the_draft_had_cached(client: httpx.Client) -> None:
+    body = {"parse": {"strategy": "draft"}, "max_tokens": 2}
+    ask(client, **body)
+    usage = ask(client, **body).json()["usage"]
+    # The last one is decoded for its output row.
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+
+
 def test_log_probabilities(client: httpx.Client, expected: Any) -> None:
     found = ask(client, logprobs=True, top_logprobs=2, max_tokens=6).json()["choices"][0]
     tokens = found["logprobs"]["content"]
@@ -315,7 +324,11 @@ def test_log_probabilities_of_a_text(client: httpx.Client) -> None:
     found = client.post("/v1/completions", json=body).json()["choices"][0]
     logprobs = found["logprobs"]
     assert "".join(logprobs["tokens"]) == found["text"]
-    assert logprobs["text_offset"] == [len("".join(logprobs["tokens"][:i])) for i in range(6)]
+    offsets = [len("".join(logprobs["tokens"][:i])) for i in range(6)]
+    assert logprobs["text_offset"] == offsets
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        pieces = [c["choices"][0]["logprobs"] for c in events(response)]
+    assert [n for p in pieces if p for n in p["text_offset"]] == offsets
     for token, p, top in zip(
         logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
     ):
@@ -411,8 +424,9 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         controls=["<|im_end|>"],
     )
     options = Options(strategy="target", max_tokens=60)
+    limits = Limits(prompt_tokens=400)
     with (
-        serving(lambda: load_pair(target=file, **EXACT), options=options) as running,
+        serving(lambda: load_pair(target=file, **EXACT), options=options, limits=limits) as running,
         running.client() as client,
     ):
         yield client
@@ -446,6 +460,13 @@ def test_tools_that_are_not_wanted_are_not_called(caller: httpx.Client) -> None:
     choice = ask(caller, tools=[TOOL], tool_choice="none").json()["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["message"]["content"] == "".join(SCRIPT)
+
+
+def test_tools_are_part_of_the_prompt_that_is_limited(caller: httpx.Client) -> None:
+    long = {**TOOL, "function": {**TOOL["function"], "description": "y" * 400}}
+    response = ask(caller, tools=[long])
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,30 @@ def test_text_is_shown_as_soon_as_it_can_be_no_call() -> None:
     assert scanner.push(b"}") == b"}"
 
 
+def test_arguments_that_json_cannot_say() -> None:
+    def call(arguments: str) -> str:
+        return f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+
+    for arguments in ('{"city": NaN}', '{"city": 1e999}', '"' + "[" * 100_000 + '"'):
+        written = call(arguments)
+        shown, calls = scan(HERMES, [written.encode()])
+        assert b"".join(shown).decode() == written
+        assert calls == []
+    # Half of a surrogate pair is JSON as long as it is escaped; it can be sent to nobody else.
+    scanner = CallScanner(find_format(HERMES), TOOLS)
+    assert scanner.push(call('{"city": "\\ud800"}').encode()) == b""
+    assert scanner.calls[0].arguments_json == '{"city": "\\ud800"}'
+
+
+@pytest.mark.parametrize("properties", [[], None, 5, "city"])
+def test_a_tool_whose_parameters_are_no_schema(properties: object) -> None:
+    tool = {"function": {"name": "weather", "parameters": {"properties": properties}}}
+    scanner = CallScanner(find_format("<function="), [tool])
+    written = "<function=weather><parameter=city>NaN</parameter></function>"
+    assert scanner.push(written.encode()) == b""
+    assert scanner.calls[0].arguments_json == '{"city": "NaN"}'
+
+
 @pytest.mark.parametrize("arguments", ['"{\\"city\\": \\"Rome\\"}"', '{"city": "Rome"}'])
 def test_arguments_may_be_json_within_json(arguments: str) -> None:
     written = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'

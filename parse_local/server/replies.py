@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from parse_local.events import (
@@ -42,11 +43,13 @@ def usage(result: Result, *, strategy: str, accept: str | None, queue_s: float) 
     """The `usage` of an answer, with this server's own figures in `parse`."""
     prompt, completion = result.usage.prompt_tokens, result.usage.completion_tokens
     found = result.to_json()
+    # The counts are those of the model that reads the prompt: the draft, where it answers alone.
+    reused = result.tokens.reused_draft if strategy == "draft" else result.tokens.reused
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": result.tokens.reused},
+        "prompt_tokens_details": {"cached_tokens": reused},
         "parse": {
             "strategy": strategy,
             "accept": accept,
@@ -245,8 +248,7 @@ class CompletionReply(Reply):
         if not tokens:
             return None
         texts = [_text(t.text) for t in tokens]
-        offsets = [self._n_chars + sum(map(len, texts[:i])) for i in range(len(texts))]
-        self._n_chars += sum(map(len, texts))
+        *offsets, self._n_chars = accumulate(map(len, texts), initial=self._n_chars)
         return {
             "tokens": texts,
             "token_logprobs": [_number(t.logprob) for t in tokens],

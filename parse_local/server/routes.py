@@ -71,7 +71,7 @@ async def chat_completions(request: Request, body: schemas.ChatRequest) -> Respo
 
     def work(engine: Engine) -> Iterator[Event]:
         if service.settings.limits.prompt_tokens is not None:
-            prompt = engine.target.prompt(messages, thinking=options.thinking)
+            prompt = engine.target.prompt(messages, thinking=options.thinking, tools=tools)
             service.check_prompt(len(prompt), "messages")
         wanted = convert.with_grammar(options, body.response_format)
         return engine.stream(messages, wanted, tools=tools)
