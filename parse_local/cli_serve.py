@@ -177,7 +177,7 @@ def _api_key(values: dict[str, Any]) -> str | None:
             f"Listening at {values['host']} lets other machines in; give a key that they have to "
             f"send, with --api-key, --api-key-file or ${API_KEY}."
         )
-    return key
+    return key and key.strip()  # no header can carry white space around it
 
 
 def _is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ from tiny_gguf import READABLE
 from parse_local import Options, load_pair
 from parse_local.server.settings import Limits
 
-KEY = "s3cret-ключ"
+KEY = "s3cret-ключ-à"  # its last byte is a space in Latin-1
 ORIGIN = "http://app.example"
 
 
@@ -218,6 +218,23 @@ def test_one_connection_too_many(tiny: Callable[..., Path]) -> None:
         assert one.get("/health").status_code == 200
         until(lambda: not running.server.server_state.connections)  # they were idle
         assert three.get("/health").status_code == 200
+
+
+def test_a_client_that_stops_to_read_is_left(tiny: Callable[..., Path]) -> None:
+    asset = b"GET /docs/files/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with (
+        serving(
+            lambda: load_pair(target=tiny(seed=1, bias=READABLE), n_ctx=256, spec="none"),
+            limits=Limits(idle_seconds=1),
+        ) as running,
+        socket.socket() as client,
+    ):
+        until(lambda: not running.server.server_state.connections)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(running.url.rpartition(":")[2])))
+        client.sendall(asset * 8)  # 11 MB, more than the system takes in its stead
+        until(lambda: len(running.server.server_state.connections) == 1)
+        until(lambda: not running.server.server_state.connections)
 
 
 def test_a_connection_without_a_whole_request_is_closed(tiny: Callable[..., Path]) -> None:

@@ -21,6 +21,7 @@ from serving import QUESTION
 from tiny_gguf import READABLE
 
 from parse_local.cli import main
+from parse_local.cli_serve import _api_key
 
 COMMAND = [sys.executable, "-m", "parse_local.cli", "serve", "--port", "0", "--threads", "1"]
 
@@ -152,6 +153,12 @@ def test_a_key_from_the_environment_or_a_file(
     assert "no.gguf" in refused(*missing, "--api-key-file", str(key))
     monkeypatch.setenv("PARSE_LOCAL_API_KEY", "from-the-environment")
     assert "no.gguf" in refused(*missing)
+
+
+@pytest.mark.parametrize("given", ["a key ", "\ta key", "a key\n"])
+def test_white_space_around_a_key_is_no_part_of_it(given: str) -> None:
+    # HTTP drops it, so that no client could send it.
+    assert _api_key({"api_key": given, "api_key_file": None, "host": "::"}) == "a key"
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from scripted_chat import Scripted, chat
 from parse_local.errors import ContextLengthError, UsageError
 from parse_local.events import Drafted, Event, Finished, Result, Text, Usage
 from parse_local.policy import STRATEGIES, Options
-from parse_local.sessions import StoredMessage
+from parse_local.sessions import SessionStore, StoredMessage
 from parse_local.terminal.chat import run_chat
 from parse_local.terminal.commands import is_command
 from parse_local.terminal.conversation import Conversation, Turn
@@ -238,6 +238,14 @@ def test_nothing_on_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
     with pytest.raises(UsageError, match="There is no message on stdin"):
         run_chat(Scripted(), Options())
+
+
+def test_a_system_prompt_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with SessionStore(tmp_path / "sessions.db") as store:
+        with pytest.raises(UsageError, match="The system prompt is not"):
+            run_chat(Scripted(), Options(), question="hi", system="\udce9", store=store)
+        assert store.sessions() == []
 
 
 def test_a_cancelled_piped_answer_has_status_130(monkeypatch: pytest.MonkeyPatch) -> None:

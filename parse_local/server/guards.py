@@ -238,7 +238,7 @@ def check_key(key: str) -> Callable[[Scope, Headers], None]:
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(
-            given.strip().encode("latin-1"), expected
+            given.strip(" ").encode("latin-1"), expected
         ):
             raise ApiError(
                 401,

@@ -167,12 +167,16 @@ def _is_heard(number: int) -> bool:
 
 class _Protocol(H11Protocol):
     # uvicorn's, with errors as JSON where there is one connection too many and where something is
-    # no HTTP; and a connection on which no whole request head arrives in time is closed.
+    # no HTTP. A connection on which no whole request head arrives in time is closed, and one whose
+    # client has stopped to read what it asked for: to close it would mean to wait for that client.
     n_connections: int
     _until: float | None = None
+    _n_unread = 0
+    _reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # to be told of everything that is not read
         if len(self.connections) > self.n_connections:
             self.app = _full
         self._wait()
@@ -190,6 +194,30 @@ class _Protocol(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_at(
             self._until, self.timeout_keep_alive_handler
         )
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._n_unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(self.timeout_keep_alive, self._check_reading)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_checking()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_checking()
+
+    def _check_reading(self) -> None:
+        before, self._n_unread = self._n_unread, self.transport.get_write_buffer_size()
+        if self._n_unread < before:
+            self._reading = self.loop.call_later(self.timeout_keep_alive, self._check_reading)
+        else:
+            self.transport.abort()
+
+    def _stop_checking(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
 
     def send_400_response(self, msg: str) -> None:
         body = json.dumps(ApiError(400, msg, code="invalid_http").body).encode()

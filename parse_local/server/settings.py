@@ -22,7 +22,8 @@ class Limits:
         queued: requests that may wait while another one is answered.
         connections: open at the same time.
         header_bytes: of one request.
-        idle_seconds: until a connection without a request is closed.
+        idle_seconds: until a connection without a request is closed, or one whose client takes
+            nothing of an answer.
     """
 
     body_bytes: int = 4 * MIB

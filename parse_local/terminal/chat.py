@@ -72,9 +72,12 @@ def run_chat(
         The exit status: 0, or 130 where the only answer was cancelled.
 
     Raises:
+        UsageError: the system prompt is no text.
         ParseLocalError: the one answer to a piped message failed; at the
             terminal errors are shown and the chat goes on.
     """
+    if system is not None:
+        require_text(system, "The system prompt")
     # Words wrap on a terminal; in a file each note stays one line.
     console = Console(stderr=True, soft_wrap=not sys.stderr.isatty())
     at_terminal = session is not None or sys.stdin.isatty()
