@@ -87,11 +87,17 @@ def _table(found: list[Session]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("ID", "Last used", "Messages", "Models", "Title"):
         right = column == "Messages"
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+        # Where room is short, the title and the models give way: an ID is typed as it stands.
+        gives_way = column in ("Models", "Title")
+        table.add_column(column, justify="right" if right else "left", no_wrap=not gives_way)
     for s in found:
-        n = str(s.n_messages)
-        table.add_row(s.id, local_time(s.updated), n, Text(s.pair), Text(s.title))
+        n, pair, title = str(s.n_messages), _one_line(s.pair), _one_line(s.title)
+        table.add_row(s.id, local_time(s.updated), n, pair, title)
     return table
+
+
+def _one_line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 @sessions.command()

@@ -32,7 +32,9 @@ class Scripted:
         *answers: str | Result | ParseLocalError | Callable[[], Iterator[Event]],
         n_ctx: int = 100,
         pair_name: str = "tiny",
+        can_think: bool = True,
     ) -> None:
+        self.can_think = can_think
         self.pair_name = pair_name
         self.n_ctx = n_ctx
         self.profile = Profile()

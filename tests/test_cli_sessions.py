@@ -51,6 +51,17 @@ def test_the_list(ids: list[str]) -> None:
     assert [(s["id"], s["n_messages"]) for s in found] == [(ids[1], 2), (ids[0], 2)]
 
 
+def test_a_long_title_gives_way_to_the_id(ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with SessionStore(sessions_file()) as store:
+        id = store.create(Session("", "Why " * 15, "qwen2.5-coder-1.5b", updated=2e9))
+    monkeypatch.setattr("parse_local.cli_support._PIPE_WIDTH", 80)
+    head, row, *_ = invoke("list").stdout.splitlines()
+    assert head.split() == ["ID", "Last", "used", "Messages", "Models", "Title"]
+    assert len(row) <= 80
+    assert row.startswith(f"{id}  2033-05-1")  # the day of 2e9 s, wherever the clock is
+    assert row.endswith("…")
+
+
 def test_looking_creates_no_file(home: Path) -> None:
     done = invoke("list")
     assert (done.exit_code, done.stdout) == (0, "")

@@ -106,7 +106,7 @@ def test_strategy_and_accept_change_the_options(capsys: pytest.CaptureFixture[st
         ("target", None),
     ]
     listed = ", ".join(STRATEGIES)
-    assert f"strategy: target (of {listed})" in capsys.readouterr().err.replace("\n", " ")
+    assert f"strategy: target (one of {listed})" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_what_the_pair_cannot_do_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

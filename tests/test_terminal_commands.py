@@ -213,6 +213,8 @@ REFUSED = [
     ("temperature warm", "temperature is a number, not warm."),
     ("temperature nan", "temperature must be at least 0, not nan."),
     ("strategy trget", "There is no strategy trget. Did you mean target?"),
+    ("strategy spec", "There is no strategy spec. Did you mean speculative?"),
+    ("accept foo", "There is no accept foo. Choose from: exact, loose, semantic, fused, auto."),
     ("thinking maybe", "There is no thinking maybe. Choose from: on, off."),
     ("stop 'open", "stop has an open quotation mark; close it."),
     ("cues x", "There is no setting cues."),
@@ -238,7 +240,17 @@ def test_set_show_and_think(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^accept +auto  \(here: exact\)$", err, re.MULTILINE)
     assert re.search(r"^loose_window +auto  \(here: 6\)$", err, re.MULTILINE)
     assert re.search(r"^temperature +0$", err, re.MULTILINE)
-    assert "accept: auto (of exact, loose, semantic, fused, auto)" in err
+    assert "accept: auto (one of exact, loose, semantic, fused, auto)" in err
+
+
+def test_that_a_model_cannot_think_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    idle = "tiny does not think; thinking on changes nothing."
+    chat(Scripted(can_think=False), "/think on\r/think off\r/set thinking on\r")
+    assert capsys.readouterr().err.count(idle) == 2
+    chat(Scripted(can_think=False), "", Options(thinking=True))
+    assert capsys.readouterr().err.count(idle) == 1
+    chat(Scripted(), "/think on\r")
+    assert "does not think" not in capsys.readouterr().err
 
 
 # showing
@@ -315,7 +327,9 @@ def test_sessions_and_resume(store: SessionStore, capsys: pytest.CaptureFixture[
     assert {s.title: s.pair for s in store.sessions()} == {"one": "other", "two": "other"}
     err = capsys.readouterr().err
     id = store.find().id
-    assert f"  {id}" in err
+    assert re.search(
+        rf"^  {id}  \d{{4}}-\d\d-\d\d \d\d:\d\d    2 messages  one$", err, re.MULTILINE
+    )
     assert "Resumed: one" in err
     assert "It was held with tiny; now other goes on." in err
     assert "> one\nfrom the draft, not\n" in err

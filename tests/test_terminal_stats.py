@@ -114,3 +114,12 @@ def test_rounds_in_which_the_targets_rows_were_not_read() -> None:
 
 def test_tables_of_an_empty_answer() -> None:
     assert "Rounds" not in table(Result())
+
+
+@pytest.mark.parametrize(
+    ("n_proposed", "shown"), [(0, False), (12, False), (13, True), (128, True)]
+)
+def test_a_handful_of_proposed_tokens_is_no_figure(n_proposed: int, shown: bool) -> None:
+    tokens = TokenCounts(spec_proposed=n_proposed, spec_accepted=0)
+    line = stats_line(replace(RESULT, rounds=(), tokens=tokens))
+    assert line.endswith(f" · 0 of {n_proposed} proposed tokens accepted") == shown

@@ -120,6 +120,15 @@ def test_figures_stand_below_and_go_at_the_end() -> None:
     assert run.show(Finished(Result())) == "Hello\nyou"
 
 
+def test_a_first_draft_says_that_the_prompt_is_read() -> None:
+    run = Run(60)
+    assert run.show(Drafted("Hel", 1)) == "Hel\ndrafting"
+    run.show(RolledBack(1, "Hel"))
+    run.progress = Progress(50, 10, 0, 1.0)
+    run.show(Text("Hi", "target"), after=0.6)
+    assert run.show(Drafted(" you", 2)) == "Hi you\ncontext 60/100 · auto"
+
+
 def test_a_full_context_is_shown_in_the_warning_colour() -> None:
     run = Run(60)
     for n, colour in ((29, "default"), (30, "red")):
@@ -180,7 +189,8 @@ def test_a_paragraph_without_marks_costs_nothing_to_render() -> None:
 
 def test_a_token_sends_little_more_than_itself() -> None:
     run = Run(80, 24)
-    run.show(Text("One", "target"))
+    run.progress = Progress(50, 1, 0, 1.0)
+    run.show(Text("One", "target"), after=0.6)
     run.sent()
     run.show(Text(" two", "target"))
     assert run.sent() == " two"

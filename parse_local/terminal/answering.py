@@ -29,6 +29,10 @@ class AnswersProtocol(Protocol):
         """Tokens of context for prompt and answer."""
 
     @property
+    def can_think(self) -> bool:
+        """Whether the target may think before it answers."""
+
+    @property
     def profile(self) -> Profile:
         """Thresholds and wording of the pair."""
 

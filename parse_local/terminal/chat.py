@@ -99,6 +99,7 @@ def run_chat(
     if resume is not None:
         chat.resume(resume, options=options, show=at_terminal and not quiet)
         chat.conversation.system = system or resume.system
+    chat.say_where_thinking_is_idle()
     try:
         if not at_terminal:
             return _answer_piped(chat, question)

@@ -114,13 +114,24 @@ class Dialogue:
         """Answer a command."""
         self.console.print(visible(text), highlight=False, markup=False)
 
+    def say_row(self, text: str) -> None:
+        """Answer a command with one row of a list, cut where the terminal ends."""
+        self.console.print(
+            visible(text), highlight=False, markup=False, no_wrap=True, overflow="ellipsis"
+        )
+
     def note(self, text: str) -> None:
         """Say something beside the conversation."""
         self.console.print(visible(text), style="dim", highlight=False, markup=False)
 
     def complain(self, error: ParseLocalError) -> None:
         """Say what went wrong."""
-        self.console.print(f"Error: {error}", style="red", highlight=False, markup=False)
+        self.console.print(visible(f"Error: {error}"), style="red", highlight=False, markup=False)
+
+    def say_where_thinking_is_idle(self) -> None:
+        """Say so where the model is to think and cannot."""
+        if self.options.thinking and not self.engine.can_think:
+            self.note(f"{self.engine.pair_name} does not think; thinking on changes nothing.")
 
     # asking
 
@@ -248,7 +259,10 @@ class Dialogue:
             self.note(full)
             stays = "; the system prompt stays" if self.conversation.system else ""
             if not self.decide(f"Drop {turns}{stays}?"):
-                self.note("Nothing is sent. /undo, /clear or a larger --ctx make room as well.")
+                self.note(
+                    "Nothing is sent. Your text stays in the prompt, where Ctrl-C clears it; "
+                    "/undo, /clear or a larger --ctx make room as well."
+                )
                 return False
         elif self.context_full != "drop":
             raise ContextLengthError(

@@ -165,6 +165,8 @@ class AnswerView:
 
     def show(self, event: Event) -> None:
         """Draw what one event changes."""
+        if isinstance(event, Drafted) and self._status is not None:
+            self._status.drafting()
         match event:
             case Drafted(text=text, channel="reasoning"):
                 cells = self._open_panel()

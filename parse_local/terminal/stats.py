@@ -7,6 +7,9 @@ from rich.table import Table
 
 from parse_local.events import Result
 
+_FEW = 0.1
+"""Proposed tokens, as a share of the answer's, that are not worth a figure in one line."""
+
 
 def count(n: int, noun: str) -> str:
     """`1 token`, `2 tokens`, `1,024 tokens`."""
@@ -54,8 +57,8 @@ def stats_line(result: Result, *, n_ctx: int | None = None) -> str:
     if result.rounds:
         parts.append(f"{percent(result.accepted_share)} from the draft")
         parts.append(count(len(result.rounds), "round"))
-    if result.tokens.spec_proposed:
-        t = result.tokens
+    t = result.tokens
+    if t.spec_proposed >= _FEW * result.usage.completion_tokens > 0:
         parts.append(f"{t.spec_accepted:,} of {count(t.spec_proposed, 'proposed token')} accepted")
     if n_ctx is not None:
         parts.append(f"context {n_used:,}/{n_ctx:,}")

@@ -110,6 +110,11 @@ class Status:
         """Final tokens so far, reasoning included."""
         return self._progress().completion_tokens
 
+    def drafting(self) -> None:
+        """The prompt is read, and a draft has begun; said until there are figures."""
+        if not self._seen:
+            self._parts = [Part("drafting", 0)]
+
     def due(self) -> bool:
         """Whether it is time for new figures."""
         return self._clock() >= self._next

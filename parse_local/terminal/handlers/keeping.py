@@ -12,6 +12,7 @@ from parse_local.sessions.record import options_to_json, title_of
 from parse_local.terminal.clipboard import copy
 from parse_local.terminal.dialogue import Dialogue
 from parse_local.terminal.handlers.table import Command
+from parse_local.terminal.stats import count
 
 _LISTED = 15
 """Sessions that /sessions shows."""
@@ -68,7 +69,8 @@ def _sessions(chat: Dialogue, argument: str) -> None:
     found = _store(chat).sessions()
     for s in found[:_LISTED]:
         here = "*" if s.id == chat.recorder.session else " "
-        chat.say(f"{here} {s.id}  {local_time(s.updated)}  {s.n_messages:>4}  {s.title}")
+        n = count(s.n_messages, "message")
+        chat.say_row(f"{here} {s.id}  {local_time(s.updated)}  {n:>12}  {s.title}")
     if len(found) > _LISTED:
         chat.note(f"… {len(found) - _LISTED} more: parse-local sessions list")
     if not found:

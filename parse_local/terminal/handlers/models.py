@@ -29,6 +29,7 @@ def _model(chat: Dialogue, argument: str) -> None:
         raise
     chat.models = dict(models)
     chat.say(f"Loaded {chat.engine.pair_name}; the conversation goes on with it.")
+    chat.say_where_thinking_is_idle()
 
 
 def _bring_back(chat: Dialogue, models: Mapping[str, str]) -> None:

@@ -147,12 +147,14 @@ def _set(chat: Dialogue, argument: str) -> None:
     text = text.strip()
     if not text:
         choices = choices_of(names[0])
-        of = f" (of {', '.join(choices)})" if choices else ""
+        of = f" (one of {', '.join(choices)})" if choices else ""
         chat.say(f"{name}: {shown(getattr(chat.options, names[0]))}{of}")
         return
     value = parse_value(names[0], text)
     change(chat, **dict.fromkeys(names, value))
     chat.say(f"{name}: {shown(value)}")
+    if name == "thinking":
+        chat.say_where_thinking_is_idle()
 
 
 def _set_markdown(chat: Dialogue, text: str) -> None:

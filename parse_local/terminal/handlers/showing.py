@@ -10,7 +10,7 @@ from parse_local.policy import resolve
 from parse_local.terminal.dialogue import Dialogue
 from parse_local.terminal.handlers.settings import print_settings
 from parse_local.terminal.handlers.table import Command, suggestion
-from parse_local.terminal.interrupt import interruptible
+from parse_local.terminal.interrupt import interruptible, silent_keyboard
 from parse_local.terminal.stats import percent, print_stats
 from parse_local.terminal.verdicts import print_verdicts
 
@@ -100,7 +100,8 @@ def _judge(chat: Dialogue, answer: Result) -> Round:
     options = replace(chat.options, strategy="parse", accept="semantic", question=None)
     engine = chat.engine
     work = (engine.verify(messages, answer.text, options=options) for _ in range(1))
-    (found,) = interruptible(engine, work)
+    with silent_keyboard():
+        (found,) = interruptible(engine, work)
     return found
 
 

@@ -43,8 +43,9 @@ def is_command(text: str) -> bool:
 
 
 def nearest(word: str, choices: Sequence[str]) -> str | None:
-    """The choice that was probably meant."""
-    found = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    """The choice that was probably meant: the first that begins so, else the most similar."""
+    begun = [choice for choice in choices if len(word) > 2 and choice.startswith(word)]
+    found = begun or difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     return found[0] if found else None
 
 
