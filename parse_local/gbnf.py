@@ -21,6 +21,8 @@ MAX_RULES = 3000
 stack of 512 KiB, which some 4,000 such calls fill."""
 MAX_NESTING = 100
 """Parentheses in parentheses; llama.cpp's parser calls itself for each."""
+MAX_EMPTY = 100
+"""Ways in which a rule may be empty; llama.cpp follows each of them for every token."""
 MAX_REPEAT = 2000
 """MAX_REPETITION_THRESHOLD of llama.cpp."""
 
@@ -40,10 +42,22 @@ _REPEAT = re.compile(r"\{[ \t]*([0-9]+)[ \t]*(,[ \t]*([0-9]*))?[ \t]*\}")
 class _Group:
     # Alternatives, each a sequence. A name is a rule, None something that is not empty.
     alternatives: list[list[str | _Group | None]]
+    times: int = 1
 
     def is_empty(self, empty: set[str]) -> bool:
         """Whether it may be, where the rules in `empty` may."""
         return any(all(_may_be_empty(i, empty) for i in a) for a in self.alternatives)
+
+    def n_empty(self, ways: dict[str, int]) -> int:
+        """In how many ways, where a rule is in so many; no more than one over `MAX_EMPTY`."""
+        n = 0
+        for alternative in self.alternatives:
+            here = 1
+            for item in alternative:
+                inside = item.n_empty(ways) if isinstance(item, _Group) else ways.get(item or "", 0)
+                here = min(here * inside, MAX_EMPTY + 1)
+            n += here
+        return int(min(min(n, MAX_EMPTY + 1) ** self.times, MAX_EMPTY + 1))
 
     def names(self) -> Iterator[str]:
         """Rules that are mentioned in it."""
@@ -85,7 +99,10 @@ def check_grammar(text: str) -> None:
         )
     if len(text) > MAX_CHARS:
         raise GrammarError(f"The grammar has {len(text):,} characters; {MAX_CHARS:,} are the most.")
-    _Checker(text).check()
+    try:
+        _Checker(text).check()
+    except RecursionError:  # "a"???…
+        raise GrammarError("The grammar is nested too deeply; simplify it.") from None
 
 
 def _empty_rules(rules: dict[str, _Group]) -> set[str]:
@@ -149,13 +166,21 @@ class _Checker:
                 raise self._error("what may be empty is repeated without an end", place)
         begins = {name: set(rule.begins_with(empty)) for name, rule in rules.items()}
         try:
-            TopologicalSorter(begins).prepare()
+            order = list(TopologicalSorter(begins).static_order())
         except CycleError as error:
             name = error.args[1][0]
             raise GrammarError(
                 f"Rule `{name}` of the grammar begins with itself, which never ends; put the "
                 f"part that differs first, as in `{name} ::= item ({name})?`."
             ) from None
+        ways: dict[str, int] = {}
+        for name in order:
+            ways[name] = rules[name].n_empty(ways)
+            if ways[name] > MAX_EMPTY:
+                raise GrammarError(
+                    f"Rule `{name}` of the grammar may be empty in more than {MAX_EMPTY} ways; "
+                    "leave one of them."
+                )
 
     def _alternatives(self, depth: int) -> _Group:
         if depth > MAX_NESTING:
@@ -216,6 +241,9 @@ class _Checker:
             self._at += 1
         if most is None:
             self._loops.append((item, place))
+        times = max(least, most or 0)
+        if times > 1:
+            item = _Group([[item]], times)
         return _Group([[item], []]) if least == 0 else item
 
     def _skip(self, *, lines: bool = False) -> None:

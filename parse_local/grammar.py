@@ -243,6 +243,8 @@ def _same_length(low: str, high: str) -> str:
     n = len(low) - 1
     if n < 0:
         return '""'
+    if not low.strip("0") and not high.strip("9"):  # else each digit would double what follows
+        return f"[0-9]{{{n + 1}}}"
     if low[0] == high[0]:
         return f'"{low[0]}" ({_same_length(low[1:], high[1:])})'
     found = [

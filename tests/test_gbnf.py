@@ -21,6 +21,7 @@ GOOD = [
     'root ::= "(" root ")" | ""',
     'root ::= item ("," item)*\nitem ::= [0-9]{1,3}',
     'root ::= ""',
+    'root ::= ("a"? | "b"?){6} ("c"? "d"*){200}',  # empty in 64 ways, and in one
 ]
 BAD = {
     "": "grammar is empty or no text",
@@ -45,6 +46,11 @@ BAD = {
     "root ::= " + "(" * 200 + '"a"' + ")" * 200: "parentheses are open",
     'root ::= "' + "a" * 200_000 + '"': "200,000 are the most",
     'root ::= "a\0"': "grammar is empty or no text",
+    'root ::= "a"' + "?" * 5000: "nested too deeply",
+    # 2 ** 14 ways; llama.cpp takes minutes for one token.
+    "root ::= " + "e " * 14 + '\ne ::= "" | ""': "empty in more than 100 ways",
+    'root ::= ("" | ""){14}': "empty in more than 100 ways",
+    'root ::= "x" e\ne ::= ("a"? | "b"?){7}': "`e` of the grammar may be empty in more than 100",
 }
 
 

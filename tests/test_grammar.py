@@ -24,6 +24,10 @@ SCHEMAS: list[tuple[Any, list[str], list[str]]] = [
         "2", "0", "121", "200", "-5", "1000"]),
     ({"type": "integer", "exclusiveMinimum": -12, "exclusiveMaximum": 5}, ["-11", "-1", "0", "4"], [
         "-12", "5", "-0", "10"]),
+    ({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, ["0", "999", str(2**63 - 1)], [
+        "-1", str(2**63), str(10**19)]),
+    ({"type": "integer", "minimum": 1000, "maximum": 9999}, ["1000", "5000", "9999"], [
+        "999", "10000"]),
     ({"type": "integer", "minimum": 95}, ["95", "100", "123456"], ["94", "9", "-95"]),
     ({"type": "integer", "maximum": -5}, ["-5", "-99"], ["-4", "0", "5"]),
     ({"type": "number", "minimum": 0}, ["0.5", "3", "1e-3"], ["-0.5"]),
