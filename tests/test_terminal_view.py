@@ -38,10 +38,8 @@ class Run:
         self.clock = Clock()
         self.progress = Progress(50, 0)
         status = Status(lambda: self.progress, 100, "auto", clock=self.clock)
-        how = {"status": status, "strikes": True, "reflows": True, **kwargs}
-        self.view = AnswerView(
-            self.terminal, live=True, size=self.terminal.size, clock=self.clock, **how
-        )
+        how = {"live": True, "status": status, "strikes": True, "reflows": True, **kwargs}
+        self.view = AnswerView(self.terminal, size=self.terminal.size, clock=self.clock, **how)
         self.view.__enter__()
 
     def show(self, *events: Event, after: float = 0.0) -> str:
@@ -127,6 +125,15 @@ def test_a_first_draft_says_that_the_prompt_is_read() -> None:
     run.progress = Progress(50, 10, 0, 1.0)
     run.show(Text("Hi", "target"), after=0.6)
     assert run.show(Drafted(" you", 2)) == "Hi you\ncontext 60/100 · auto"
+
+
+@pytest.mark.parametrize("how", [{}, {"live": False}])
+def test_rejected_reasoning_leaves_no_line(how: dict[str, bool]) -> None:
+    run = Run(60, status=None, **how)
+    run.show(Drafted("Hm, six", 2, "reasoning"))
+    run.show(Verified(Round(2, 0, 0, channel="reasoning"), "Hm, six"), RolledBack(2, "Hm, six"))
+    assert run.show(Text("Six.", "target")) == "Six."
+    assert run.show(Finished(Result())) == "Six."
 
 
 def test_a_full_context_is_shown_in_the_warning_colour() -> None:

@@ -265,7 +265,7 @@ class AnswerView:
     def _close_panel(self) -> list[Cell]:
         """The line that is left of the reasoning, once."""
         panel, self._panel = self._panel, None
-        if panel is None:
+        if panel is None or panel.empty:
             return []
         line = f"{panel.summary()}\n"
         if self._painter is None and not self._raw:

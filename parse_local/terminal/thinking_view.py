@@ -59,6 +59,11 @@ class ThinkingPanel:
             cells += [*row.cells, Cell("\n", 0)]
         return cells
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it became final: all that was drafted has been rejected."""
+        return not self._text
+
     def summary(self) -> str:
         """The line that is left of it."""
         return f"thought for {self._figures()}"
