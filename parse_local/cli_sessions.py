@@ -90,6 +90,7 @@ def _table(found: list[Session]) -> Table:
         # Where room is short, the title and the models give way: an ID is typed as it stands.
         gives_way = column in ("Models", "Title")
         table.add_column(column, justify="right" if right else "left", no_wrap=not gives_way)
+    table.columns[0].min_width = max(len(s.id) for s in found)
     for s in found:
         n, pair, title = str(s.n_messages), _one_line(s.pair), _one_line(s.title)
         table.add_row(s.id, local_time(s.updated), n, pair, title)

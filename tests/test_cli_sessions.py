@@ -60,6 +60,8 @@ def test_a_long_title_gives_way_to_the_id(ids: list[str], monkeypatch: pytest.Mo
     assert len(row) <= 80
     assert row.startswith(f"{id}  2033-05-1")  # the day of 2e9 s, wherever the clock is
     assert row.endswith("…")
+    monkeypatch.setattr("parse_local.cli_support._PIPE_WIDTH", 30)
+    assert [row.split()[0] for row in invoke("list").stdout.splitlines()[1:]] == [id, *ids[::-1]]
 
 
 def test_looking_creates_no_file(home: Path) -> None:

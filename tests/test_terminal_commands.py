@@ -207,6 +207,7 @@ def test_values(name: str, text: str, value: object) -> None:
 
 REFUSED = [
     ("temprature 1", "There is no setting temprature. Did you mean temperature?"),
+    ("system x", "The system prompt has a command of its own: /system TEXT."),
     ("zzz 1", "There is no setting zzz. /show lists the settings."),
     ("top_p 7", "top_p must be between 0 and 1, not 7.0."),
     ("max_tokens 1.5", "max_tokens is a whole number, not 1.5."),
@@ -231,8 +232,8 @@ def test_set_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_set_show_and_think(capsys: pytest.CaptureFixture[str]) -> None:
     engine = Scripted()
-    keys = "/set top-k 3\r/set tau 0.5\r/think on\ra\r/show\r/think off\r/set top_k default\rb\r"
-    chat(engine, keys + "/set accept\r")
+    keys = "/set parameter top-k 3\r/set tau 0.5\r/think on\ra\r/show\r/think off\r"
+    chat(engine, keys + "/set top_k default\rb\r/set accept\r")
     expected = Options(top_k=3, tau_full=0.5, tau_prefix=0.5, thinking=True)
     assert engine.options == [expected, Options(tau_full=0.5, tau_prefix=0.5)]
     err = capsys.readouterr().err
@@ -241,6 +242,17 @@ def test_set_show_and_think(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^loose_window +auto  \(here: 6\)$", err, re.MULTILINE)
     assert re.search(r"^temperature +0$", err, re.MULTILINE)
     assert "accept: auto (one of exact, loose, semantic, fused, auto)" in err
+
+
+def test_what_happens_at_the_limit_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Scripted(n_ctx=18)
+    keys = "/set context_full all\r/set context-full drop\r/set context_full\r/show\r"
+    chat(engine, keys + f"{'a ' * 8}\r{'b ' * 8}\r", Options(max_tokens=4))
+    assert [m[0]["content"].split()[0] for m in engine.asked] == ["a", "b"]
+    err = capsys.readouterr().err
+    assert "There is no context_full all. Choose from: ask, drop, stop." in err
+    assert "context_full: drop (one of ask, drop, stop)" in err
+    assert re.search(r"^context_full +drop  \(default: ask\)$", err, re.MULTILINE)
 
 
 def test_that_a_model_cannot_think_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -466,6 +478,6 @@ def test_no_model_left_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None
 def test_markdown_can_be_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
     chat(Scripted(), "/set markdown off\r/set markdown\r/set markdown maybe\r/show\r")
     err = capsys.readouterr().err
-    assert err.count("markdown: off\n") == 2
+    assert err.count("markdown: off") == 2
     assert "There is no markdown maybe. Choose from: on, off." in err
     assert "  off  (default: on)" in err

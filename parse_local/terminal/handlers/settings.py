@@ -11,14 +11,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from parse_local.errors import UsageError
 from parse_local.policy import AcceptMode, Options, Strategy, resolve
+from parse_local.terminal.context_limit import CONTEXT_FULL, ContextFull
 from parse_local.terminal.dialogue import Dialogue
 from parse_local.terminal.handlers.table import Command, suggestion
 
 AUTO = "auto"
 """The value of a setting that is left to strategy, mode and profile."""
 
-MARKDOWN = "markdown"
-"""A setting of the screen: whether answers are rendered."""
+_OF_THE_CHAT = {"markdown": ("on", "off"), "context_full": CONTEXT_FULL}
+"""Settings that are no part of `Options`: their values, the default first."""
 
 _ON, _OFF = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 
@@ -57,8 +58,8 @@ def _flat(hint: Any) -> tuple[Any, ...]:
 
 def completions() -> tuple[str, ...]:
     """What may follow `/set `: every name, and every name with each of its values."""
-    values = (f"{name} {value}" for name in NAMES for value in choices_of(name))
-    return (*NAMES, *values, MARKDOWN, *(f"{MARKDOWN} {value}" for value in ("on", "off")))
+    choices = {**{name: choices_of(name) for name in NAMES}, **_OF_THE_CHAT}
+    return (*choices, *(f"{name} {value}" for name in choices for value in choices[name]))
 
 
 def parse_value(name: str, text: str) -> Any:
@@ -133,16 +134,20 @@ def change(chat: Dialogue, **values: Any) -> None:
 
 def _set(chat: Dialogue, argument: str) -> None:
     name, _, text = argument.partition(" ")
+    if name == "parameter":  # as Ollama has it
+        name, _, text = text.strip().partition(" ")
     name = name.lower().replace("-", "_")
     if not name:
-        chat.say(f"Settings: {', '.join((*NAMES, MARKDOWN))}. /show has their values.")
+        chat.say(f"Settings: {', '.join((*NAMES, *_OF_THE_CHAT))}. /show has their values.")
         return
-    if name == MARKDOWN:
-        _set_markdown(chat, text.strip().lower())
+    if name in _OF_THE_CHAT:
+        _set_of_the_chat(chat, name, text.strip().lower())
         return
     names = ("tau_full", "tau_prefix") if name == "tau" else (name,)  # as --tau does
+    if name == "system":
+        raise UsageError("The system prompt has a command of its own: /system TEXT.")
     if not set(names) <= set(NAMES):
-        hint = suggestion(name, (*NAMES, MARKDOWN), "/show lists the settings.")
+        hint = suggestion(name, (*NAMES, *_OF_THE_CHAT), "/show lists the settings.")
         raise UsageError(f"There is no setting {name}. {hint}")
     text = text.strip()
     if not text:
@@ -157,12 +162,17 @@ def _set(chat: Dialogue, argument: str) -> None:
         chat.say_where_thinking_is_idle()
 
 
-def _set_markdown(chat: Dialogue, text: str) -> None:
-    if text in (*_ON, *_OFF, "default"):
-        chat.markdown = text not in _OFF
-    elif text:
-        raise UsageError(f"There is no {MARKDOWN} {text}. Choose from: on, off.")
-    chat.say(f"{MARKDOWN}: {shown(chat.markdown)}")
+def _set_of_the_chat(chat: Dialogue, name: str, text: str) -> None:
+    choices = _OF_THE_CHAT[name]
+    value = choices[0] if text == "default" else text
+    if name == "markdown" and value in (*_ON, *_OFF):
+        chat.markdown = value in _ON
+    elif name == "context_full" and value in choices:
+        chat.context_full = typing.cast(ContextFull, value)
+    elif value:
+        raise UsageError(f"There is no {name} {text}. Choose from: {', '.join(choices)}.")
+    of = "" if value else f" (one of {', '.join(choices)})"
+    chat.say(f"{name}: {shown(getattr(chat, name))}{of}")
 
 
 def _one_of(name: str) -> typing.Callable[[Dialogue, str], None]:
@@ -183,8 +193,10 @@ def print_settings(chat: Dialogue) -> None:
         if value is None and getattr(policy, name, None) is not None:
             changed = f"  (here: {shown(getattr(policy, name))}){changed}"
         chat.say(f"{name:<{width}}  {shown(value)}{changed}")
-    changed = "" if chat.markdown else "  (default: on)"
-    chat.say(f"{MARKDOWN:<{width}}  {shown(chat.markdown)}{changed}")
+    for name, choices in _OF_THE_CHAT.items():
+        text = shown(getattr(chat, name))
+        changed = "" if text == choices[0] else f"  (default: {choices[0]})"
+        chat.say(f"{name:<{width}}  {text}{changed}")
 
 
 SETTINGS = (
