@@ -175,7 +175,7 @@ class ChatTemplate:
         for call in message["tool_calls"]:
             function, arguments = call["function"], call["function"].get("arguments") or {}
             if isinstance(arguments, str) and not self._wants_arguments_as_text:
-                with suppress(ValueError):  # the template writes it as it is
+                with suppress(ValueError, RecursionError):  # the template writes it as it is
                     arguments = json.loads(arguments)
             elif not isinstance(arguments, str) and self._wants_arguments_as_text:
                 arguments = _tojson(arguments)

@@ -462,6 +462,14 @@ def test_tools_that_are_not_wanted_are_not_called(caller: httpx.Client) -> None:
     assert choice["message"]["content"] == "".join(SCRIPT)
 
 
+@pytest.mark.parametrize("arguments", ["{", "[" * 50_000, "9" * 5000, '"\\ud800"', "null"])
+def test_arguments_that_are_no_object_are_passed_on(caller: httpx.Client, arguments: str) -> None:
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    turns = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, *QUESTION]
+    response = ask(caller, messages=turns, max_tokens=1)
+    assert response.status_code in (200, 400)  # the longest do not fit
+
+
 def test_tools_are_part_of_the_prompt_that_is_limited(caller: httpx.Client) -> None:
     long = {**TOOL, "function": {**TOOL["function"], "description": "y" * 400}}
     response = ask(caller, tools=[long])
