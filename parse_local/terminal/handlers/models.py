@@ -59,7 +59,7 @@ MODELS = (
     Command(
         "/model",
         "PAIR",
-        "Load another pair; the conversation goes on with it.",
+        "Load another pair, or `DRAFT TARGET`; alone: name the loaded one.",
         _model,
         completes="pair",
     ),

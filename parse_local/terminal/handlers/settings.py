@@ -203,7 +203,7 @@ SETTINGS = (
     Command(
         "/set",
         "NAME VALUE",
-        "Change a setting; `default` brings its default back.",
+        "Change a setting; `default` brings its default back; alone: list them.",
         _set,
         completes="setting",
     ),

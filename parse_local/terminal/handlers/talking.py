@@ -131,7 +131,7 @@ TALKING = (
     Command(
         "/read",
         "FILE",
-        "Put a text file into the next message; `-`: leave it out.",
+        "Put a text file into the next message; `-`: leave all out.",
         _read,
         completes="file",
     ),
