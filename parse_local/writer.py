@@ -18,6 +18,8 @@ from parse_local.tool_calls import CallFormat, find_format
 
 N_END = 64
 """Tokens at the end of a prompt that hold what a template writes to open an answer."""
+_USUAL = 16
+"""Characters of a token that hardly any text reaches on average; more is looked at closely."""
 
 
 def template_of(model: Model) -> ChatTemplate:
@@ -88,6 +90,7 @@ class Writer:
             UsageError: there are none.
             ContextLengthError: no token of an answer would fit behind them.
         """
+        self._refuse_hopeless(text)
         tokens = self._tokens(text)
         if not tokens:
             raise UsageError("The prompt is empty; give some text to go on from.")
@@ -97,6 +100,19 @@ class Writer:
                 f"holds {self.context.n_ctx}; raise --ctx, or shorten the conversation."
             )
         return tokens
+
+    def _refuse_hopeless(self, text: str) -> None:
+        # llama.cpp's tokenizers take quadratic time for some texts, and nothing stops them:
+        # minutes for megabytes of control tokens. What cannot fit is not given to them.
+        n_ctx = self.context.n_ctx
+        if len(text) <= _USUAL * n_ctx:
+            return
+        least = len(text.encode("utf-8", "surrogatepass")) // self.model.longest_token
+        if least >= n_ctx:
+            raise ContextLengthError(
+                f"The prompt has at least {least} tokens and the context of "
+                f"{self.model.path.name} holds {n_ctx}; raise --ctx, or shorten the conversation."
+            )
 
     def _tokens(self, text: str) -> list[int]:
         bos = self.model.bos_token

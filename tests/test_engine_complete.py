@@ -58,3 +58,17 @@ def test_prompts_that_cannot_be_gone_on_with(pair: Any) -> None:
         complete(pair, "")
     with pytest.raises(ContextLengthError, match="raise --ctx"):
         complete(pair, "?!" * 600)
+
+
+def test_what_cannot_fit_is_not_given_to_the_tokenizer(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Three times its length takes llama.cpp nine times as long, for texts such as this one.
+    model, n_ctx = pair.target.model, pair.n_ctx
+    assert model.longest_token == max(
+        len(model.token_text(t).encode()) for t in range(model.n_vocab)
+    )
+    text = "a" * (n_ctx * max(16, model.longest_token) + 1)
+    monkeypatch.setattr(model, "tokenize", None)
+    with pytest.raises(ContextLengthError, match=r"at least [\d]+ tokens .* raise --ctx"):
+        complete(pair, text)

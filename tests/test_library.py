@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import psutil
 import pytest
 
-from parse_local.llama import library
+from parse_local.llama import _bindings, library
 from parse_local.llama._bindings import lib
 
 
@@ -55,3 +56,23 @@ def test_a_shim_of_another_version_is_left_alone(monkeypatch: pytest.MonkeyPatch
         pytest.skip("libparse_local is not beside this llama.cpp")
     monkeypatch.setattr(library, "_SHIM_VERSION", b"999")
     assert library.shim.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [
+        ({}, "3000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_waiting_threads_do_not_spin_for_long_unless_asked_to(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], spins: str | None
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    _bindings._bound_spinning()
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)

@@ -49,7 +49,23 @@ def _import_declarations() -> ModuleType:
         sys.path.remove(str(vendor))
 
 
+SPINS = 3000
+"""Turns that a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000.
+
+llama.cpp's threads meet some hundred times a token. While one of them spins for milliseconds,
+it holds the core that the awaited one needs wherever other programs run as well
+(docs/benchmarks/waiting.md).
+"""
+
+
+def _bound_spinning() -> None:
+    # Read by libgomp as it is loaded. Values of the user's own win.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
+
+
 def _load() -> Any:
+    _bound_spinning()
     own = _package_directory("lib", *_LIBRARY_NAMES)
     if own is not None:
         # Read by llama_cpp as it is imported. A value of the user's own wins.

@@ -226,6 +226,12 @@ class Model:
             return ""
         return str(lib.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token as the vocabulary spells it: at least what it stands for."""
+        texts = (lib.llama_vocab_get_text(self._vocab, t) for t in range(self.n_vocab))
+        return max(len(text) for text in texts)
+
     def is_eog(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
