@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 
 import pyte
 from pyte.screens import Char
@@ -139,9 +140,64 @@ class Screen(pyte.HistoryScreen):
         """Scrollback and screen as text, without blanks at the ends of rows."""
         return "\n".join("".join(c.data for c in row) for row in self.rows())
 
+    def copied(self) -> str:
+        """What selecting all of it copies: rows that the terminal wrapped are one line."""
+        lines = [*self.history.top, *(self.buffer[y] for y in range(self.lines))]
+        out = ""
+        for line in lines:
+            n = getattr(line, "wrapped", 0)
+            row = "".join(line.get(x, self.default_char).data for x in range(n or self.columns))
+            out += row if n else row.rstrip(" ") + "\n"
+        return out.rstrip("\n")
+
     def dim(self) -> str:
         """All dim text."""
         return "".join(c.data for row in self.rows() for c in row if c.italics)
+
+
+def wrapped(text: str, columns: int) -> str:
+    """What a terminal shows of `text`, worked out character by character."""
+    rows, row, used = [], "", 0
+    for char in text:
+        width = wcwidth(char)
+        if char == "\n":
+            rows.append(row)
+            row, used = "", 0
+            continue
+        if used + width > columns:
+            rows.append(row)
+            row, used = "", 0
+        row, used = row + char, used + width
+    return _joined([*rows, row])
+
+
+def wrapped_at_words(text: str, columns: int) -> str:
+    """`text` with its words, blanks and wide characters on as few rows as hold them in order.
+
+    A word that is longer than a row has the first one for itself. The rest is as `wrapped`.
+    """
+    rows = []
+    for line in text.split("\n"):
+        row, used = "", 0
+        # A wide character is a word of its own.
+        wide = "".join({char for char in line if wcwidth(char) == 2}) or "\n"
+        for part in re.findall(f" +|[{wide}]|[^ {wide}]+", line):
+            width = sum(wcwidth(char) for char in part)
+            if part[0] == " ":
+                part = part[: columns - used]
+            elif used + width > columns:
+                rows += [row] if row else []
+                *full, part = wrapped(part, columns).split("\n")
+                rows += full
+                row, used = "", 0
+            row += part
+            used += sum(wcwidth(char) for char in part)
+        rows.append(row)
+    return _joined(rows)
+
+
+def _joined(rows: list[str]) -> str:
+    return "\n".join(row.rstrip(" ") for row in rows).rstrip("\n")
 
 
 class Terminal(io.StringIO):

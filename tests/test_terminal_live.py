@@ -4,7 +4,7 @@ import os
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from terminal_screen import Terminal
+from terminal_screen import Terminal, wrapped
 from wcwidth import wcwidth
 
 from parse_local.events import (
@@ -26,25 +26,6 @@ from parse_local.terminal.painter import PROVISIONAL, Painter, wraps_again
 def view_on(terminal: Terminal, **kwargs: object) -> AnswerView:
     how = {"live": True, "reflows": False, "strikes": False, **kwargs}
     return AnswerView(terminal, size=terminal.size, **how)
-
-
-def wrapped(text: str, columns: int) -> str:
-    """What a terminal shows of `text`, worked out character by character."""
-    rows, row, used = [], "", 0
-    for char in text:
-        width = wcwidth(char)
-        if char == "\n":
-            rows.append(row)
-            row, used = "", 0
-            continue
-        if used + width > columns:
-            rows.append(row)
-            row, used = "", 0
-        row, used = row + char, used + width
-    rows.append(row)
-    while rows and not rows[-1].rstrip(" "):
-        rows.pop()
-    return "\n".join(r.rstrip(" ") for r in rows)
 
 
 def one_round(kept: str, dropped: str, target: str) -> list[Event]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from terminal_screen import Screen, Terminal
-from wcwidth import wcwidth
+from terminal_screen import Screen, Terminal, wrapped
 
 from parse_local.events import (
     Accepted,
@@ -74,19 +73,6 @@ def draw(
 
 def answer_text(events: list[Event | Resize]) -> str:
     return "".join(e.text for e in events if isinstance(e, Text) and e.channel == "answer")
-
-
-def wrapped(text: str, columns: int) -> str:
-    rows, row, used = [], "", 0
-    for char in text:
-        width = wcwidth(char)
-        if char == "\n" or used + width > columns:
-            rows.append(row)
-            row, used = "", 0
-        if char != "\n":
-            row, used = row + char, used + width
-    text = "\n".join(r.rstrip(" ") for r in [*rows, row])
-    return text.rstrip("\n ")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -209,7 +209,7 @@ def test_a_block_is_rendered_in_place() -> None:
     run = Run(20, 8, status=None, markdown=True)
     run.show(Text("A **bold** word and `code` here", "target"))
     assert run.terminal.screen.text() == "A **bold** word and\n`code` here"
-    assert run.show(Text("\n\nnext", "target")) == "A bold word and code\n here\n\nnext"
+    assert run.show(Text("\n\nnext", "target")) == "A bold word and code\nhere\n\nnext"
     assert [c.data for row in run.terminal.screen.rows() for c in row if c.bold] == list("bold")
 
 

@@ -45,16 +45,18 @@ class Cell:
         text: the base character and what joined it.
         width: columns it takes, 0 to 2.
         style: a name of the drawer's own; "" is normal.
+        prose: `flow` breaks rows between words here.
     """
 
     text: str
     width: int
     style: str = ""
+    prose: bool = dataclasses.field(default=False, compare=False)  # not seen on the screen
 
     @property
     def unsure(self) -> bool:
         """Whether terminals disagree about the width (joined and recent characters)."""
-        code = ord(self.text[0])
+        code = ord(self.text[:1] or " ")
         return len(self.text) > 1 or 0x2300 <= code <= 0x2BFF or code >= 0x1F000
 
 
@@ -76,30 +78,49 @@ class Row:
         return sum(cell.width for cell in self.cells)
 
 
+SWALLOWED = Cell("", 0)
+"""Blanks behind the last column: nothing on the screen, but the row takes no more."""
+
+
 @lru_cache(maxsize=4096)
-def _cell(char: str, style: str) -> Cell:
+def _cell(char: str, style: str, prose: bool) -> Cell:
     width = wcwidth(char)
     # What wcwidth calls unprintable must not reach the terminal either.
-    return Cell(char, width, style) if width >= 0 or char in "\n\t" else Cell("\ufffd", 1, style)
+    if width < 0 and char not in "\n\t":
+        char, width = "\ufffd", 1
+    return Cell(char, max(width, 0), style, prose)
 
 
-def split(text: str, style: str = "") -> list[Cell]:
+def split(text: str, style: str = "", *, prose: bool = False) -> list[Cell]:
     """One cell a character, not joined yet; the text must be `visible` already."""
-    return [_cell(char, style) for char in text]
+    return [_cell(char, style, prose) for char in text]
 
 
-def flow(cells: Iterable[Cell], width: int, rows: Sequence[Row] = (Row(),)) -> list[Row]:
-    """Lay cells out as a terminal does, after what `rows` hold already.
+def as_prose(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells from `split`, to be wrapped at words."""
+    return [_cell(cell.text, cell.style, True) for cell in cells]
+
+
+def flow(
+    cells: Iterable[Cell], width: int, rows: Sequence[Row] = (Row(),), *, words: bool = True
+) -> list[Row]:
+    """Lay cells out on a terminal, after what `rows` hold already.
+
+    Prose is wrapped at words: a word that would cross the edge goes to the next row whole, one
+    that is longer than a row is broken there, and blanks at the edge are swallowed. Next to
+    wide characters (Chinese, Japanese) a row may always end. Other cells break where the
+    terminal breaks them. It makes no difference in how many pieces a text comes.
 
     Args:
         cells: from `split`, or from rows that were laid out at another width.
         width: columns of the terminal.
-        rows: never empty; the last one is continued.
+        rows: never empty; the last one is continued, and its last word may leave it.
+        words: False for all cells as the terminal itself breaks them.
 
     Returns:
-        At least one row; the last never ends with a newline. Where terminals disagree about a
-        character at the right edge, the row ends with a line break of its own instead of the
-        terminal's, so that all of them go on in the same place.
+        At least one row; the last never ends with a newline. A row that ends before a word does
+        so with a line break, and also where terminals disagree about a character at the right
+        edge, so that all of them go on in the same place.
     """
     done = list(rows[:-1])
     row = list(rows[-1].cells)
@@ -107,28 +128,55 @@ def flow(cells: Iterable[Cell], width: int, rows: Sequence[Row] = (Row(),)) -> l
 
     def place(cell: Cell) -> None:
         nonlocal row, used
-        if used + cell.width > width and row:
+        full = words and bool(row) and not row[-1].text
+        if full or (used + cell.width > width and row):
+            wraps = words and cell.prose
+            if wraps and cell.text == " ":
+                row += [] if full else [SWALLOWED]
+                return
+            start = _word_start(row) if wraps and cell.width == 1 else len(row)
+            if start == 0:  # longer than a row
+                start = len(row)
             unsure = row[-1].unsure or (cell.unsure and used < width)
-            done.append(Row(tuple(row), newline=unsure))
-            row, used = [], 0
+            at_word = full or start < len(row) or (wraps and row[-1].text == " ")
+            end = start
+            # Some terminals count blanks in front of a line break when they are resized.
+            while at_word and end and row[end - 1].text in ("", " "):
+                end -= 1
+            done.append(Row(tuple(row[:end]), newline=at_word or unsure))
+            row = row[start:]
+            used = sum(c.width for c in row)
         row.append(cell)
         used += cell.width
 
     for cell in cells:
-        if cell.text == "\n":
+        if not cell.text:
+            if words:  # at another width it may be seen
+                place(_cell(" ", "", True))
+            else:
+                row.append(cell)
+        elif cell.text == "\n":
             done.append(Row(tuple(row), newline=True))
             row, used = [], 0
         elif cell.text == "\t":
             # Spaces: a tab moves the cursor over old text without erasing it.
             for _ in range(max(1, min(_TAB - used % _TAB, width - used))):
-                place(_cell(" ", cell.style))
-        elif row and _joins(row[-1], cell):
+                place(_cell(" ", cell.style, cell.prose))
+        elif row and row[-1].text and _joins(row[-1], cell):
             last = row.pop()
             used -= last.width
             place(_join(last, cell))
         else:
             place(cell)
     return [*done, Row(tuple(row))]
+
+
+def _word_start(row: Sequence[Cell]) -> int:
+    # Of the word at the end of a row; its length where no word can go on.
+    start = len(row)
+    while start and row[start - 1].width < 2 and row[start - 1].text not in ("", " "):
+        start -= 1
+    return start
 
 
 def _joins(last: Cell, cell: Cell) -> bool:

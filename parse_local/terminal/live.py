@@ -80,6 +80,10 @@ class PlainStream:
         """Take final text; returns the cells that stay."""
         return split(text)
 
+    def written(self, text: str, style: str = "") -> list[Cell]:
+        """What may follow: a draft."""
+        return split(text, style)
+
     def give_up(self) -> list[Cell]:
         """Nothing is held back."""
         return []
@@ -100,7 +104,7 @@ class AnswerView:
     Args:
         out: where to draw; the cursor must be at the start of a line.
         live: draw provisional text; None decides by `can_draw`.
-        markdown: render final text, where text is drawn live.
+        markdown: render final text and wrap prose at words, where text is drawn live.
         status: figures for the row below, where text is drawn live; None for no such row.
         size: columns and lines at this moment; None asks the terminal.
         reflows: whether the terminal wraps old lines anew when resized; None guesses.
@@ -187,7 +191,7 @@ class AnswerView:
             case Accepted(text=text):
                 self._kept += text
             case RolledBack():
-                self._strike(self._tail[len(self._kept) :])
+                self._strike()
                 self._tail = self._kept
                 self._paint([])
             case Text(text=text, channel="reasoning"):
@@ -231,13 +235,15 @@ class AnswerView:
         if text:
             self._ends_line = text.endswith("\n")
         if self._painter is not None:
-            self._paint([*cells, *self._blocks.push(visible(text))])
+            stays = self._give_up()
+            self._paint([*cells, *stays, *self._blocks.push(visible(text))])
         elif text:
             self._write(text if self._raw else visible(text))
 
-    def _strike(self, text: str) -> None:
-        if self._strikes and text:
-            self._struck = split(visible(text), STRUCK)
+    def _strike(self) -> None:
+        if self._strikes and len(self._tail) > len(self._kept):
+            cells = self._blocks.written(visible(self._tail), STRUCK)
+            self._struck = cells[len(visible(self._kept)) :]
             self._struck_until = self._clock() + BEAT_S
 
     def _write_over(self, text: str) -> None:
@@ -256,7 +262,7 @@ class AnswerView:
         # Reasoning may come again, behind a part of the answer.
         if self._panel is not None or self._painter is None:
             return []
-        cells = self._blocks.finish()
+        cells = [*self._give_up(), *self._blocks.finish()]
         if not self._ends_line:
             cells.append(Cell("\n", 0))
             self._ends_line = True
@@ -270,13 +276,13 @@ class AnswerView:
         line = f"{panel.summary()}\n"
         if self._painter is None and not self._raw:
             self._write(line)
-        return split(line, THINKING)
+        return split(line, THINKING, prose=True)
 
     def _clear(self) -> None:
         self._kept = self._tail = ""
         self._struck.clear()
         self._status = None
-        cells = self._close_panel()
+        cells = [*self._close_panel(), *self._give_up()]
         self._paint([*cells, *self._blocks.finish()])
 
     # drawing
@@ -288,20 +294,26 @@ class AnswerView:
             self._status.refresh()
         if self._struck and self._clock() >= self._struck_until:
             self._struck.clear()
-        room = self._painter.room()
-        if room != self._room or self._too_tall(*room):
-            # What has left the screen, or was wrapped anew, stays as it was written.
-            final = [*final, *self._blocks.give_up()]
-        self._room = room
-        panel = self._panel.cells(*room) if self._panel else ()
-        provisional = split(visible(self._tail), PROVISIONAL)
+        final = [*final, *self._give_up()]
+        panel = self._panel.cells(*self._room) if self._panel else ()
+        provisional = self._blocks.written(visible(self._tail), PROVISIONAL)
         tail = [*panel, *self._blocks.pending, *provisional, *self._struck]
         self._painter.paint(final, tail, self._status.row if self._status else None)
+
+    def _give_up(self) -> list[Cell]:
+        # What has left the screen, or was wrapped anew, stays as it was written.
+        if self._painter is None:
+            return []
+        last, self._room = self._room, self._painter.room()
+        if self._room == last and not self._too_tall(*last):
+            return []
+        return self._blocks.give_up()
 
     def _too_tall(self, columns: int, n_rows: int) -> bool:
         pending = self._blocks.pending
         n_lines = sum(cell.text == "\n" for cell in pending)
-        if 2 * len(pending) / columns + n_lines < n_rows - 1:  # even if all were wide
+        # Even if all were wide; two rows that are wrapped at words hold more than one full one.
+        if 4 * len(pending) / columns + n_lines < n_rows - 1:
             return False
         return len(flow(pending, columns)) >= n_rows - 1
 

@@ -14,8 +14,9 @@ from typing import ClassVar
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from parse_local.terminal.cells import Cell, flow, split
+from parse_local.terminal.cells import Cell, as_prose, flow, split
 from parse_local.terminal.highlight import Highlighter
+from parse_local.terminal.lines import as_written, is_indented
 
 DIM, BOLD, ITALIC, UNDERLINE, STRUCK, CODE = "2", "1", "3", "4", "9", "36"
 
@@ -61,13 +62,17 @@ class MarkdownStream:
 
     def push(self, text: str) -> list[Cell]:
         """Take final text (`visible` already); returns the cells of blocks that it completes."""
+        self._pending += self.written(text)
         self._text += text
-        self._pending += split(text)
         if "\n" not in text:
             return []
         done = self._settle(closing=False)
-        self._pending = split(self._text[self._n_shown :])
+        self._pending = self._rest(self._text)
         return done
+
+    def written(self, text: str, style: str = "") -> list[Cell]:
+        """What may follow, as it is written: a draft."""
+        return as_written(self._text, text, style, fence=self._fence.markup if self._fence else "")
 
     def give_up(self) -> list[Cell]:
         """Leave what is pending as it was written: it no longer fits the screen."""
@@ -83,6 +88,11 @@ class MarkdownStream:
         cells = self._settle(closing=True)
         self._text, self._n_shown, self._pending, self._fence = "", 0, [], None
         return cells if whole else cells[:-1]
+
+    def _rest(self, text: str) -> list[Cell]:
+        # Of the text in front, what does not stand there yet, as it was written.
+        fence = self._fence.markup if self._fence else ""
+        return as_written(text[: self._n_shown], text[self._n_shown :], fence=fence)
 
     def _settle(self, *, closing: bool) -> list[Cell]:
         done: list[Cell] = []
@@ -125,11 +135,11 @@ class MarkdownStream:
         lines = self._text.split("\n", n_lines)
         block, self._text = "".join(f"{line}\n" for line in lines[:-1]), lines[-1]
         if self._n_shown:  # its beginning stands there as it was written
-            rest = block[self._n_shown :]
+            rest = self._rest(block)
             self._n_shown = max(0, self._n_shown - len(block))
             if self._fence is not None:
                 self._fence_line(block[:-1])
-            return split(rest)
+            return rest
         if self._fence is not None:
             return [*self._fence_line(block[:-1]), Cell("\n", 0)]
         return _Block(block, self._parser, self._columns()).cells()
@@ -152,7 +162,7 @@ class _Fence:
 
     def __init__(self, language: str, markup: str) -> None:
         self.closed = False
-        self._markup = markup
+        self.markup = markup
         self._highlighter = Highlighter(language)
         self._begun = False
 
@@ -161,7 +171,7 @@ class _Fence:
             self._begun = True
             return split(text, DIM)
         found = _FENCE.match(text)
-        if found and found[1].startswith(self._markup) and not text.startswith("    "):
+        if found and found[1].startswith(self.markup) and not text.startswith("    "):
             self.closed = True
             return split(text, DIM)
         return self._highlighter.line(text)
@@ -181,6 +191,7 @@ class _Block:
         self._columns = columns
         self._tokens = parser.parse(text)
         self._done: dict[int, list[Cell]] = {}  # by line
+        self._fixed: set[int] = set()  # lines that are not wrapped at words
 
     def cells(self) -> list[Cell]:
         heading = ""
@@ -190,12 +201,17 @@ class _Block:
             elif token.type == "heading_close":
                 heading = ""
             elif token.type == "table_open":
+                self._fixed.update(range(*token.map or (0, 0)))
                 self._table(i)
+            elif token.type == "paragraph_open" and not token.level:
+                lines = range(*token.map or (0, 0))
+                self._fixed.update(n for n in lines if is_indented(self._lines[n]))
             elif token.map is None or token.map[0] in self._done:
                 continue
             elif token.type == "inline":
                 self._inline(token, heading)
             elif token.type == "fence":
+                self._fixed.update(range(*token.map))
                 self._code(token)
             elif token.type == "hr":
                 line = self._lines[token.map[0]]
@@ -203,7 +219,9 @@ class _Block:
                 self._done[token.map[0]] = split(RULE * 20, DIM) if alone else split(line)
         cells: list[Cell] = []
         for i, line in enumerate(self._lines):
-            cells += self._done[i] if i in self._done else self._prefixed(line, "")
+            done = self._done[i] if i in self._done else self._prefixed(line, "")
+            fixed = i in self._fixed or (is_indented(line) and not line.strip())
+            cells += done if fixed else as_prose(done)
             cells.append(Cell("\n", 0))
         return cells
 

@@ -1,7 +1,8 @@
 """A text that grows at its end on a terminal, the last part of it provisional.
 
-Final text goes to the terminal plainly, wrapped by the terminal itself, so it
-scrolls, reflows and copies like any other output. Only the rows from the one on
+Final text goes to the terminal plainly, so it scrolls and copies like any other
+output. Prose has line breaks between words, which a later resize keeps; all else is
+wrapped by the terminal itself. Only the rows from the one on
 which the final text ends are ever drawn again, and of these only from the first
 cell that changed: text that just grows costs no erasing, so nothing flickers. The
 cursor stays at the end of the text; a row of figures may stand below it.
@@ -13,8 +14,9 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import dropwhile
 
-from parse_local.terminal.cells import Cell, Row, flow
+from parse_local.terminal.cells import SWALLOWED, Cell, Row, flow
 
 PROVISIONAL = "2"
 """The style of what may still be taken back: dim. Styles are SGR parameters, "" is none."""
@@ -121,10 +123,11 @@ class Painter:
     def _draw(
         self, final: Sequence[Cell], tail: Sequence[Cell], columns: int, below: Row | None
     ) -> None:
-        carried = self._resize(columns) if columns != self._width else []
+        if columns != self._width:
+            final = self._resize(columns, final)
         n_old = len(self._tail)
-        if carried or final or list(tail[:n_old]) != self._tail:
-            rows = flow([*carried, *final], columns, [self._final])
+        if final or list(tail[:n_old]) != self._tail:
+            rows = flow(final, columns, [self._final])
             self._final = rows[-1]
             self._rows = flow(tail, columns, [self._final])
         else:
@@ -145,22 +148,26 @@ class Painter:
             return self._rows
         if limit < 3:
             return [self._final]
-        first = dataclasses.replace(self._rows[0], newline=True)
+        # Without what a word of the tail has moved to the next row.
+        whole = len(self._rows[0].cells) >= len(self._final.cells)
+        first = dataclasses.replace(self._rows[0] if whole else self._final, newline=True)
         gap = Row((Cell("…", 1, PROVISIONAL),), newline=True)
         return [first, gap, *self._rows[2 - limit :]]
 
-    def _resize(self, columns: int) -> list[Cell]:
-        """Find out where the rows are now; returns final cells that must be drawn again."""
-        self._width, drawn = columns, self._drawn
+    def _resize(self, columns: int, final: Sequence[Cell]) -> Sequence[Cell]:
+        """Find out where the rows are now; returns the final cells that must be drawn."""
+        width, self._width, drawn = self._width, columns, self._drawn
         self._moved = self._below is not None
         if self._reflows:
-            n_above = len(flow([*self._head, *self._final.cells], columns)) - 1
-            rows = flow([*self._head, *_flatten(drawn)], columns)
-            final = flow([*self._head, *self._final.cells], columns)[-1]
-            self._head = [cell for row in rows[:n_above] for cell in row.cells]
-            self._drawn, self._final = rows[n_above:], final
-            self._tail, self._rows = [], [final]
-            return []
+            n, text = self._in_place(final, width)
+            *above, self._final = flow([*self._head, *text], columns, words=False)
+            rows = flow([*self._head, *_flatten(drawn)], columns, words=False)
+            self._head = []
+            for row in above:
+                self._head = [] if row.newline else [*self._head, *row.cells]
+            self._drawn = rows[len(above) :]
+            self._tail, self._rows = [], [self._final]
+            return final[n:]
         carried = list(self._final.cells)
         if len(drawn) > 1 or drawn[0].cells or self._moved:
             n_below = len(drawn) - 1 + self._moved
@@ -168,7 +175,29 @@ class Painter:
             self._below, self._moved, self._at_edge = None, False, False
         self._head, self._final = [], Row()
         self._rows, self._drawn, self._tail = [Row()], [Row()], []
-        return carried
+        return [*carried, *final]
+
+    def _in_place(self, final: Sequence[Cell], width: int) -> tuple[int, list[Cell]]:
+        """What has just become final and stood there already, as the beginning of the tail.
+
+        It keeps its line breaks: to wrap it anew could take rows that have left the screen.
+
+        Returns:
+            Its cells; and all text from the row on which the final text ended, to its end.
+        """
+        pairs = zip(final, self._tail, strict=False)
+        n = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(final), len(self._tail)))
+        *above, last = flow(final[:n], width, [self._final]) if n else [self._final]
+        if self._drawn is not self._rows or above != self._drawn[: len(above)]:
+            n, above, last = 0, [], self._final
+        here = self._drawn[len(above)]
+        cells = list(last.cells)
+        n_here = len(here.cells)
+        if here.newline and n_here < len(cells):
+            # The last word runs on into the tail and has gone to the next row: there it stays.
+            word = list(dropwhile(lambda cell: cell.text in ("", " "), cells[n_here:]))
+            cells[n_here:] = [Cell("\n", 0), *word] if word else [SWALLOWED]
+        return n, [*_flatten(above), *cells]
 
     # writing
 
@@ -210,20 +239,28 @@ class Painter:
         return all(a.newline == b.newline and (b.newline or a.width <= b.width) for a, b in pairs)
 
     def _overwrite(self, new: Sequence[Row], row: int, column: int) -> None:
-        column, at = self._place(new[row], column)
+        column, at = self._place(new[row], 0 if self._shrinks(new, row) else column)
         self._at_edge = False
         parts = [_BEGIN_UPDATE, _move(len(new) - 1 - row, at)]
         for i in range(row, len(new)):
             # The end of the row is drawn first, its line break when the rest is erased.
-            parts += _styled([Row(new[i].cells)], column if i == row else 0, self._width)
-            parts += ["\x1b[K"] if new[i].width < self._drawn[i].width else []
+            cells = _styled([Row(new[i].cells)], column if i == row else 0, self._width)
+            if self._shrinks(new, i):
+                parts += ["\x1b[K", *cells]
+            else:
+                parts += [*cells, *(["\x1b[K"] if new[i].width < self._drawn[i].width else [])]
             parts += ["\r\n"] if new[i].newline else []
         self._write("".join((*parts, _END_UPDATE)))
+
+    def _shrinks(self, new: Sequence[Row], row: int) -> bool:
+        # Whether a row loses its end for good. It is erased from its first column on: what is
+        # erased from another one still counts as text where tmux wraps the row anew.
+        return row < len(new) - 1 and new[row].width < self._drawn[row].width
 
     def _place(self, row: Row, column: int) -> tuple[int, int]:
         # A cell from which a row can be drawn, and where on the screen it is.
         at = sum(cell.width for cell in row.cells[:column])
-        if at >= self._width:
+        while at >= self._width:
             # No sequence moves the cursor behind the last column: draw the last cell again.
             column -= 1
             at -= row.cells[column].width
@@ -238,6 +275,8 @@ class Painter:
             column = len(new[row].cells)
         if up > most:  # a resize has pushed it off the screen
             up, column = most, 0
+        elif row < len(self._drawn) and self._shrinks(new, row):
+            column = 0
         column, at = self._place(new[row], column)
         n_below = up + (self._below is not None)
         self._at_edge = self._moved = False

@@ -42,7 +42,7 @@ class ThinkingPanel:
         """More of it, final."""
         self._text += text
         if self._columns:
-            rows = flow(split(visible(text), STYLE), self._columns, self._rows)
+            rows = flow(_cells(text), self._columns, self._rows)
             self._rows = rows[-2 * N_ROWS :]
 
     def cells(self, columns: int, lines: int) -> list[Cell]:
@@ -53,8 +53,8 @@ class ThinkingPanel:
             return cells
         if columns != self._columns:
             self._columns = columns
-            self._rows = flow(split(visible(self._text), STYLE), columns)
-        rows = flow(split(visible(self.draft), STYLE), columns, self._rows)
+            self._rows = flow(_cells(self._text), columns)
+        rows = flow(_cells(self.draft), columns, self._rows)
         for row in [row for row in rows if _inked(row)][-n_rows:]:
             cells += [*row.cells, Cell("\n", 0)]
         return cells
@@ -73,6 +73,10 @@ class ThinkingPanel:
         if self._n_tokens is None:
             return seconds
         return f"{seconds}, {count(max(0, self._n_tokens() - self._n_before), 'token')}"
+
+
+def _cells(text: str) -> list[Cell]:
+    return split(visible(text), STYLE, prose=True)
 
 
 def _inked(row: Row) -> bool:
