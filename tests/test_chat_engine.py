@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from scripted_chat import chat
+from terminal_screen import Terminal
 
 from parse_local import LoadOptions, load_pair
 from parse_local.cli_chat import PairLoader
@@ -38,6 +39,18 @@ def test_verify_draws_verdicts_and_thresholds(
     judged = engine.verify(messages, text, options=Options(accept="semantic"))
     assert row == f"{judged.boundaries[-1].p_correct:.3f}"
     assert "tau 0.25 whole" in err
+
+
+def test_verify_says_at_a_terminal_that_it_judges(
+    load: Callable[..., Any], tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(draft=tiny(seed=2, weights_from=1), target=tiny(seed=1))
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    chat(engine, "hello\r/verify\r", Options(strategy="target", max_tokens=6))
+    assert "Judging…" in "".join(screen.sent)
+    assert "Judging" not in screen.screen.text()
 
 
 def test_models_change_under_a_conversation(

@@ -405,9 +405,10 @@ class Loader:
         return self.engines[models["pair"]]
 
 
-def test_model_goes_on_with_another_pair(store: SessionStore) -> None:
+@pytest.mark.parametrize("command", ["/model", "/load"])
+def test_model_goes_on_with_another_pair(store: SessionStore, command: str) -> None:
     old, new = Scripted("from old"), Scripted("from new", pair_name="new")
-    chat(old, "a\r/model new\rb\r", loader=Loader(new=new), models={"pair": "old"}, store=store)
+    chat(old, f"a\r{command} new\rb\r", loader=Loader(new=new), models={"pair": "old"}, store=store)
     assert old.closed
     assert new.contents == [["a", "from old", "b"]]
     session = store.find()

@@ -59,7 +59,7 @@ COMMANDS = (
     *KEEPING,
     *MODELS,
 )
-_ALIASES = {"/quit": "/exit", "/bye": "/exit", "/?": "/help", "/reset": "/clear"}
+_ALIASES = {"/quit": "/exit", "/bye": "/exit", "/?": "/help", "/reset": "/clear", "/load": "/model"}
 
 
 def run_command(chat: Dialogue, text: str) -> None:

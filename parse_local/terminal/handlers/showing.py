@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from parse_local.errors import UsageError
@@ -100,7 +101,8 @@ def _judge(chat: Dialogue, answer: Result) -> Round:
     options = replace(chat.options, strategy="parse", accept="semantic", question=None)
     engine = chat.engine
     work = (engine.verify(messages, answer.text, options=options) for _ in range(1))
-    with silent_keyboard():
+    waiting = chat.console.status("Judging…") if chat.console.is_terminal else nullcontext()
+    with silent_keyboard(), waiting:
         (found,) = interruptible(engine, work)
     return found
 
