@@ -14,7 +14,8 @@ from parse_local.engine import Engine
 from parse_local.errors import JudgeError, TemplateError
 from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.context import Context, keeps_in_cache
+from parse_local.llama.context import Context
+from parse_local.llama.context_params import keeps_in_cache
 from parse_local.llama.model import Model
 from parse_local.policy import DEFAULT_PAIR, LoadOptions
 from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name

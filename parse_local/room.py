@@ -8,8 +8,7 @@ from parse_local import memory
 from parse_local.errors import JudgeError
 from parse_local.judge import make_judge, make_score_question
 from parse_local.llama.checkpoints import STRIDE
-from parse_local.llama.context import N_UBATCH, keeps_in_cache, max_rows
-from parse_local.llama.context_params import KV_BYTES
+from parse_local.llama.context_params import KV_BYTES, N_UBATCH, keeps_in_cache, max_rows
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
 from parse_local.policy import LoadOptions

@@ -12,7 +12,8 @@ import pytest
 
 from parse_local.llama import library, scores
 from parse_local.llama._bindings import lib
-from parse_local.llama.context import OUTPUT_BYTES, Context, max_rows
+from parse_local.llama.context import Context
+from parse_local.llama.context_params import OUTPUT_BYTES, max_rows
 from parse_local.llama.model import Model
 from parse_local.policy import MAX_FORKS
 

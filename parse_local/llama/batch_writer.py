@@ -17,7 +17,8 @@ import numpy as np
 from parse_local.errors import ContextLengthError
 from parse_local.llama import scores
 from parse_local.llama._bindings import lib
-from parse_local.llama.context import N_UBATCH, Context
+from parse_local.llama.context import Context
+from parse_local.llama.context_params import N_UBATCH
 from parse_local.llama.rows import Rows
 
 Ending = Literal["stop", "length"]

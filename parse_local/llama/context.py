@@ -26,21 +26,11 @@ from parse_local.llama import judging, library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.batch import N_BATCH, Batch
 from parse_local.llama.cancel import CancelFlag
-from parse_local.llama.checkpoints import MIN_CHECKPOINTS, Checkpoints
-from parse_local.llama.context_params import (
-    FLASH_ATTN,
-    KV_TYPES,
-    creation_failure,
-    default_threads,
-)
+from parse_local.llama.checkpoints import Checkpoints
+from parse_local.llama.context_params import Layout, create, default_threads, lay_out, max_rows
 from parse_local.llama.conversations import Conversations, CopyShelf, SequenceShelf, Shelf, n_common
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Rows
-from parse_local.memory import MAX_SEQUENCES
-
-N_UBATCH = 512
-OUTPUT_BYTES = 160_000_000
-"""Upper bound of the output buffer: rows are scored in chunks that stay below it."""
 
 _OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
 
@@ -53,23 +43,6 @@ class Follower(Protocol):
 
     def truncate(self, n: int) -> None:
         """The sequence has been cut to its first `n` tokens."""
-
-
-def keeps_in_cache(model: Model, flash_attn: str = "auto") -> bool:
-    """Whether cached conversations are to share the KV cache; others are copied out of it.
-
-    Without flash attention a decode computes with all cells and masks those of other
-    sequences afterwards: a few thousand cached tokens can halve its speed.
-    """
-    return model.memory_kind.path == "unified" and flash_attn != "off"
-
-
-def max_rows(n_vocab: int) -> int:
-    """Output rows that fit into OUTPUT_BYTES, at most one ubatch and at least two.
-
-    llama.cpp always has room for one row of every sequence, and a fork makes two.
-    """
-    return max(2, min(N_UBATCH, OUTPUT_BYTES // (4 * n_vocab)))
 
 
 class Context:
@@ -129,58 +102,48 @@ class Context:
         self.start_count()
         self._argmax = ctypes.c_int32(-1)
 
-        n_checkpoints = 0 if model.memory_kind.can_cut else max(MIN_CHECKPOINTS, n_checkpoints)
-        params = lib.llama_context_default_params()
-        shared = n_cached > 0 and not copies and keeps_in_cache(model)
-        n_cached_cells = n_cached_cells if shared else 0
-        params.n_ctx = n_ctx + n_fork_cells + n_cached_cells
-        params.n_batch = N_BATCH
-        params.n_ubatch = N_UBATCH
-        # llama.cpp keeps room for one output row of each sequence, and aborts the process
-        # where that is more than n_outputs_max.
-        n_kept = n_cached + 1 if shared else 0  # one more while two change places
-        if n_cached and model.memory_kind.path == "sliding window":
-            n_kept = 1  # while it is copied at the end of its prompt
-        n_others = 1 + n_checkpoints + n_kept
-        if shared:
-            max_forks = min(max_forks, MAX_SEQUENCES - n_others)
-        self.max_forks = min(max_forks, max(1, self._max_rows - n_others))
-        params.n_seq_max = n_others + self.max_forks
-        params.n_outputs_max = max(self._max_rows, params.n_seq_max)
-        assert 4 * model.n_vocab * self._max_rows <= max(OUTPUT_BYTES, 8 * model.n_vocab)
-        params.n_threads = params.n_threads_batch = self.n_threads
-        params.flash_attn_type = FLASH_ATTN[flash_attn]
-        params.type_k = params.type_v = KV_TYPES[kv_type]
-        params.kv_unified = True
-        params.swa_full = True
-        params.no_perf = True
-        with library.log.capture() as log:
-            self.handle = lib.llama_init_from_model(model.handle, params)
-            if not self.handle:
-                raise creation_failure(model, n_ctx, kv_type, log[0] if log else "no reason given")
+        layout = lay_out(
+            model,
+            n_ctx=n_ctx,
+            n_fork_cells=n_fork_cells,
+            max_forks=max_forks,
+            n_checkpoints=n_checkpoints,
+            n_cached=n_cached,
+            n_cached_cells=n_cached_cells,
+            copies=copies,
+        )
+        self.max_forks = layout.max_forks
+        self.handle = create(
+            model,
+            layout,
+            n_ctx=n_ctx,
+            n_threads=self.n_threads,
+            kv_type=kv_type,
+            flash_attn=flash_attn,
+        )
         # Rounded up by llama.cpp.
-        self.n_cells = int(lib.llama_n_ctx(self.handle)) - n_cached_cells
+        self.n_cells = int(lib.llama_n_ctx(self.handle)) - layout.n_cached_cells
         self._memory = lib.llama_get_memory(self.handle)
         self._checkpoints: Checkpoints | None = None
-        if n_checkpoints:
-            self._checkpoints = Checkpoints(self._memory, 1 + self.max_forks, n_checkpoints)
+        if layout.n_checkpoints:
+            first = layout.first_checkpoint
+            self._checkpoints = Checkpoints(self._memory, first, layout.n_checkpoints)
         self._conversations: Conversations | None = None
         if n_cached:
-            first = n_others + self.max_forks - n_kept
-            self._conversations = Conversations(self._shelf(shared, first, n_kept), n_cached)
+            self._conversations = Conversations(self._shelf(layout), n_cached)
         self._n_prompt = 0  # tokens that were read as a prompt
         self._n_whole = 0  # tokens that came as a copy, which cannot be cut
         self._batch = Batch()
         self._install_abort_callback()
 
-    def _shelf(self, shared: bool, first_seq: int, n_seq: int) -> Shelf:
-        if shared:
-            return SequenceShelf(self._memory, first_seq, n_seq)
+    def _shelf(self, layout: Layout) -> Shelf:
+        if layout.shares_cache:
+            return SequenceShelf(self._memory, layout.first_kept, layout.n_kept)
         return CopyShelf(
             self.handle,
             self._checkpoints,
             can_cut=self.model.memory_kind.path == "unified",
-            spare_seq=first_seq,
+            spare_seq=layout.first_kept,
             n_prompt=lambda: self._cuttable(self._n_prompt),
         )
 
