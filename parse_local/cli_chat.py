@@ -73,10 +73,13 @@ def chat(
       parse-local chat "Why is the sky blue?"
       parse-local chat --pair qwen3-8b --system "Answer in French."
       parse-local chat --resume
+      parse-local chat --resume "And in one line?"
       cat notes.txt | parse-local chat "Which of these are done?"
     """
     from parse_local.terminal.chat import run_chat
 
+    if resume and message is None and any(c.isspace() for c in resume.strip()):
+        resume, message = "", resume  # no ID is a sentence
     if no_history and resume is not None:
         raise UsageError("--resume needs the history that --no-history leaves out; drop one.")
     store = None if no_history else _open(required=resume is not None)

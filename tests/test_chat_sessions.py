@@ -111,6 +111,13 @@ def test_no_history_keeps_nothing(files: list[str], home: Path) -> None:
     assert "--resume needs the history that --no-history leaves out" in done.stderr
 
 
+def test_a_question_may_stand_behind_resume(files: list[str]) -> None:
+    assert chat(*files, "--max-tokens", 4, "hello there").exit_code == 0
+    assert chat(*files, "--max-tokens", 4, "--resume", "and in one line?").exit_code == 0
+    ((_, texts),) = kept()
+    assert texts[0::2] == ["hello there", "and in one line?"]
+
+
 def test_there_is_nothing_to_resume(files: list[str]) -> None:
     for id in ([], ["--quiet", "--resume", "abc"]):
         done = chat("--resume", *files, *id, input="hello")
