@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+from tiny_gguf import READABLE
 
 from parse_local.engine import Engine
 from parse_local.policy import Options
@@ -87,3 +89,11 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     found = [line[len("data: ") :] for line in response.iter_lines() if line]
     assert found[-1] == "[DONE]"
     return [json.loads(data) for data in found[:-1]]
+
+
+def tiny_pair(tiny: Callable[..., Path]) -> dict[str, Path]:
+    """Files of a pair that writes readable text and never ends by itself."""
+    return {
+        "target": tiny(seed=1, bias=READABLE),
+        "draft": tiny(seed=3, weights_from=1, bias=READABLE),
+    }

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from serving import Running, serving, until
-from tiny_gguf import READABLE
+from serving import Running, serving, tiny_pair, until
 
 from parse_local import Options, load_pair
 from parse_local.events import Span
@@ -64,10 +63,7 @@ USAGE = {
 @pytest.fixture(scope="module")
 def pair(tiny: Callable[..., Path]) -> Callable[[], Any]:
     """Loads a pair that writes readable text and never ends by itself."""
-    files = {
-        "target": tiny(seed=1, bias=READABLE),
-        "draft": tiny(seed=3, weights_from=1, bias=READABLE),
-    }
+    files = tiny_pair(tiny)
     settings: dict[str, Any] = {"kv_type": "f32", "flash_attn": "off", "spec": "none"}
     return lambda: load_pair(**files, n_ctx=8192, n_threads=1, **settings)
 

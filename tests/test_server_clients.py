@@ -9,8 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
-from serving import Running, serving, until
-from tiny_gguf import READABLE
+from serving import Running, serving, tiny_pair, until
 
 from parse_local import Options, load_pair
 
@@ -20,10 +19,7 @@ KEY = "sk-local"
 
 @pytest.fixture(scope="module")
 def server(tiny: Callable[..., Path]) -> Iterator[Running]:
-    files = {
-        "target": tiny(seed=1, bias=READABLE),
-        "draft": tiny(seed=3, weights_from=1, bias=READABLE),
-    }
+    files = tiny_pair(tiny)
     with serving(
         lambda: load_pair(**files, n_ctx=4096, n_threads=1, spec="none"),
         options=Options(strategy="parse", accept="exact", window=4, max_tokens=20),

@@ -18,8 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from serving import QUESTION, Running, serving
-from tiny_gguf import READABLE
+from serving import QUESTION, Running, serving, tiny_pair
 
 from parse_local import Options, load_pair
 from parse_local.server.settings import Limits
@@ -36,10 +35,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def server(tiny: Callable[..., Path]) -> Iterator[Running]:
-    files = {
-        "target": tiny(seed=1, bias=READABLE),
-        "draft": tiny(seed=3, weights_from=1, bias=READABLE),
-    }
+    files = tiny_pair(tiny)
     with serving(
         lambda: load_pair(**files, n_ctx=512, n_threads=1, spec="none"),
         options=Options(max_tokens=6),

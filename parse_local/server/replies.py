@@ -6,6 +6,7 @@ import json
 import math
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -73,7 +74,7 @@ def round_json(found: Round, n_accept_chars: int) -> Json:
     }
 
 
-class Reply:
+class Reply(ABC):
     """One answer on its way to the client.
 
     Args:
@@ -171,20 +172,20 @@ class Reply:
     def _nothing(self, parse: Json) -> Json:
         return self._chunk(self._empty(), parse=parse)
 
-    def _empty(self) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _empty(self) -> Json: ...
 
-    def _content(self, event: Text) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _content(self, event: Text) -> Json: ...
 
     def _last(self, result: Result) -> Json:
         return self._empty()
 
-    def _message(self, result: Result) -> Json:
-        raise NotImplementedError
+    @abstractmethod
+    def _message(self, result: Result) -> Json: ...
 
-    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> Json | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> Json | None: ...
 
 
 class ChatReply(Reply):
