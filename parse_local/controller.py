@@ -77,11 +77,16 @@ class Confidence:
 class DriftingCurve:
     """A learnt curve on a machine whose speed changes.
 
-    What slows one size down mostly slows them all, so a common factor follows every
-    observation, and a size that is no longer used does not stay as dear as it once was. Where
-    a known size takes `CHANGED` times as long, or as short, `RUN` times running, the machine is
-    another one than before (other programs have come or gone): what was known of that size
-    goes, and half of the change is taken to hold for the others. A size
+    What slows one size down mostly slows them all, so the curve has a common factor, its speed:
+    what decodes of one token take now (the median of the last `KEPT`), against what they
+    took when the curve began. It is read off them and not added up from deviations:
+    stalls are all on one side, and their sum would make every size that is not in use look
+    dearer and dearer. What other sizes take is kept relative to it, so a size that is no
+    longer used does not stay as dear as it once was.
+
+    Where a known size takes `CHANGED` times as long, or as short, `RUN` times running, the
+    machine is another one than before (other programs have come or gone): what was known of
+    that size goes, and half of the change is taken to hold for the others. A size
     seen less than `FEW` times may have been seen in a bad moment: it is taken to cost
     no more a token than smaller ones, so that it is tried again.
 
@@ -91,13 +96,15 @@ class DriftingCurve:
     """
 
     FEW = 3
-    STEP = 0.1  # how much of a deviation is put down to the machine
+    KEPT = 9
     RUN, CHANGED = 3, 1.5
 
     def __init__(self, start: CostCurve, *, measured: bool) -> None:
         self._shape = LearnedCurve(start, trust=None if measured else 0)
         self._measured = measured
         self._speed = 1.0
+        self._one: float | None = None  # a single token's seconds in the shape, from its first on
+        self._singles: deque[float] = deque(maxlen=self.KEPT)
         self._seen: dict[int, int] = {}
         # Of each known size: (deviation, seconds) of the last ones, all to one side.
         self._runs: dict[int, list[tuple[float, float]]] = {}
@@ -114,13 +121,18 @@ class DriftingCurve:
 
     def observe(self, n_tokens: int, seconds: float) -> None:
         """One llama_decode with `n_tokens` tokens took this long."""
-        size = _size(n_tokens)
         if self._seen or self._measured:
-            ratio = seconds / self.seconds(n_tokens)
-            self._speed *= min(2.0, max(0.5, ratio)) ** self.STEP
-            self._note_change(n_tokens, ratio, seconds)
+            self._note_change(n_tokens, seconds / self.seconds(n_tokens), seconds)
+        size = _size(n_tokens)
         self._seen[size] = self._seen.get(size, 0) + 1
-        self._shape.observe(n_tokens, seconds / self._speed)
+        if n_tokens == 1:
+            if self._one is None:
+                self._one = self._shape.seconds(1)
+            self._shape.observe(1, self._one)
+            self._singles.append(seconds)
+            self._speed = median(self._singles) / self._one
+        else:
+            self._shape.observe(n_tokens, seconds / self._speed)
 
     def _note_change(self, n_tokens: int, ratio: float, seconds: float) -> None:
         run = self._runs.setdefault(self._shape.nearest(n_tokens), [])
@@ -132,10 +144,20 @@ class DriftingCurve:
         # The run itself has been observed too, but for the last.
         if len(run) < self.RUN or self._shape.n_known(n_tokens) < 2 * self.RUN - 1:
             return
-        self._speed *= median(deviation for deviation, _ in run) ** 0.5
-        self._shape.forget(n_tokens)
-        for _, earlier in run[:-1]:
-            self._shape.observe(n_tokens, earlier / self._speed)
+        earlier = [s for _, s in run[:-1]]
+        if n_tokens == 1:
+            self._singles.clear()
+            self._singles.extend(earlier)
+        else:
+            half = median(deviation for deviation, _ in run) ** 0.5
+            self._speed *= half
+            # Two of them: the next three that are measured outvote the guess.
+            guessed = [half * s for s in list(self._singles)[-2:]]
+            self._singles.clear()
+            self._singles.extend(guessed)
+            self._shape.forget(n_tokens)
+            for s in earlier:
+                self._shape.observe(n_tokens, s / self._speed)
         run.clear()
 
 
@@ -157,6 +179,27 @@ class LearnedCosts:
         self.draft = DriftingCurve(draft, measured=measured)
         self.target = DriftingCurve(target, measured=measured)
         self.target_bare = DriftingCurve(target_bare, measured=measured)
+
+
+class FreeRates:
+    """How a kind of proposal holds: its first token, and each of the others if all before did.
+
+    Where it holds at all it often holds for long, which one rate for both would hide.
+    """
+
+    def __init__(self) -> None:
+        self._first, self._others = Rate(0.6), Rate(0.8)
+
+    @property
+    def chances(self) -> tuple[float, float]:
+        """Of the first token, and of each of the others; below 1."""
+        return min(self._first.value, 0.99), min(self._others.value, 0.99)
+
+    def update(self, n_held: int, n_proposed: int) -> None:
+        """The target has agreed with `n_held` of `n_proposed` > 0 tokens."""
+        self._first.update(min(n_held, 1), 1)
+        if n_held and n_proposed > 1:
+            self._others.update(n_held - 1, min(n_proposed - 1, n_held))
 
 
 SLOPE = 0.15
@@ -199,7 +242,11 @@ class Controller:
             self.costs = costs
         self.account = Account(self.START, self.MOST, self.ALLOWANCE)
         self.whole_account = Account(8 * self.START, 16 * self.START, self.ALLOWANCE)
+        self.entry_account = Account(2 * self.START, 8 * self.START, self.ALLOWANCE)
+        """Whether drafting has earned what the draft model's reading of prompts costs."""
         self.confidence = Confidence()
+        self.looked_up = Rate(0.1, weight=50.0)
+        """Share of the tokens that came without a draft or a plain step: n-grams, heads."""
         self.n_tokens = Rate(200.0, weight=2.0, keep=0.9)
         """Tokens of an answer: the mean, as a rate of tokens to answers."""
         self.whole = Rate(0.5, weight=4.0)
@@ -214,7 +261,8 @@ class Controller:
         """Target tokens of a draft token: not 1 where the vocabularies differ."""
         self.baseline = Baseline()
         """What the target takes alone, for the figure of the speed-up; no plan depends on it."""
-        self._tails: dict[int, Rate] = {}
+        self._tails: dict[int, FreeRates] = {}
+        self._lookups: dict[bool, FreeRates] = {}
         self._plain_at: deque[int] = deque([0] * self.PLAIN, maxlen=self.PLAIN)
         self._n_read = 0
         self._plan: WindowPlan | None = None
@@ -238,9 +286,13 @@ class Controller:
         self._plain_at.append(self._n_read)  # also where heads propose at every step
         return True
 
-    def tail_rate(self, n_agreeing: int) -> Rate:
-        """Rate of a rejected tail's tokens, by how many tokens in front of them agree."""
-        return self._tails.setdefault(min(n_agreeing, 3), Rate(0.7))
+    def tail_rates(self, n_agreeing: int) -> FreeRates:
+        """How rejected tails hold, by how many tokens in front of them agree."""
+        return self._tails.setdefault(min(n_agreeing, 3), FreeRates())
+
+    def lookup_rates(self, *, following: bool) -> FreeRates:
+        """How n-grams hold: where the one before has held to its end, and where not."""
+        return self._lookups.setdefault(following, FreeRates())
 
     def plan(self) -> WindowPlan:
         """The plan for windows, brought up to date now and then: it takes a millisecond or two."""

@@ -183,6 +183,8 @@ class Drafter:
         self._judge = judge
         self._clock = clock
         self._resumed = False
+        self.tokens: list[int] = []
+        """What it has written of the draft that it is at, in its own tokens."""
 
     def n_missing(self, answer: Answer) -> int:
         """Tokens that have to be decoded before the first one can be drafted."""
@@ -211,7 +213,7 @@ class Drafter:
             return None
         self._resume(answer)
         self._prefill(answer, sequence)
-        tokens: list[int] = []
+        tokens = self.tokens = []
         proposals: list[Distribution] = []
         logprobs: list[float] = []
         parser = self._parser(answer)

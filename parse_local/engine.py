@@ -198,14 +198,14 @@ class Engine(LoadedPair):
             judge=own_judge,
             clock=self.controller.drafted if planned else None,
         )
-        turns = self._planned(answer, policy, judge) if planned else make_turns(policy)
+        turns = self._planned(answer, policy, judge, drafter) if planned else make_turns(policy)
         judging, reading = self._verifiers(answer, sampler, judge, policy, turns)
         n_unread = partial(drafter.n_missing, answer)
         while not answer.done:
-            if tail := turns.tail(answer):
-                pieces = [self.target.model.piece(t) for t in tail]
-                seen = answer.seen(tail, pieces)
-                draft: Draft | None = Draft(tail, pieces, False, shown=seen)
+            if proposal := turns.proposal(answer):
+                pieces = [self.target.model.piece(t) for t in proposal]
+                seen = answer.seen(proposal, pieces)
+                draft: Draft | None = Draft(proposal, pieces, False, shown=seen)
             else:
                 limit = turns.limit(answer, n_unread)
                 stop = turns.draft_stop(answer)
@@ -243,13 +243,17 @@ class Engine(LoadedPair):
 
         turns.finished(answer)
 
-    def _planned(self, answer: Answer, policy: Policy, judge: Judge | None) -> Planned:
+    def _planned(
+        self, answer: Answer, policy: Policy, judge: Judge | None, drafter: Drafter
+    ) -> Planned:
         return Planned(
             answer,
             policy,
             self.controller,
             shared_vocabulary=self.shared_vocabulary,
             n_suffix=len(judge.full.suffix) if judge else 0,
+            lookup=self.speculation.lookup if self.speculation else None,
+            drafted=lambda: drafter.tokens,
         )
 
     def _verifiers(
@@ -325,11 +329,14 @@ class Engine(LoadedPair):
         ):
             with answer.timed(phase):
                 started, n_proposed = time.perf_counter(), speculation.n_proposed
+                n_accepted = speculation.n_accepted
                 tokens = speculation.step(answer.sequence, sampler, answer.n_left)
-            if context is self.target.context and speculation.n_proposed == n_proposed:
-                seconds = time.perf_counter() - started
-                self.controller.read(False, 1, seconds)
-                self.controller.baseline.observe(seconds)
+            if context is self.target.context:
+                self.controller.looked_up.update(speculation.n_accepted - n_accepted, len(tokens))
+                if speculation.n_proposed == n_proposed:
+                    seconds = time.perf_counter() - started
+                    self.controller.read(False, 1, seconds)
+                    self.controller.baseline.observe(seconds)
             if stop is not None and not stopped:
                 written = [t for t in tokens if not context.model.is_eog(t)]
                 for i, token in enumerate(written):

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 
 from parse_local.answer import Answer
-from parse_local.controller import Controller
+from parse_local.controller import Controller, FreeRates
 from parse_local.drafting import Draft, Stop
 from parse_local.events import Round
 from parse_local.planner import (
     MAX_WINDOW,
+    FreePlan,
     WholeAnswer,
     plan_forks,
-    plan_tail,
+    plan_free,
     prefixes_pay,
     reads_rows_first,
     whole_answer_pays,
@@ -21,6 +22,9 @@ from parse_local.planner import (
 from parse_local.policy import Policy
 from parse_local.speculation import Tail
 from parse_local.turns import Stretch, Windows
+
+READ = 16
+"""Tokens that a draft model reads at once where it catches up, roughly."""
 
 
 class Planned(Windows):
@@ -36,6 +40,9 @@ class Planned(Windows):
         controller: what is known.
         shared_vocabulary: draft and target have the same tokens.
         n_suffix: tokens of the question for finished answers, 0 where no verdict is asked.
+        lookup: proposes at most so many tokens behind a sequence without a decode
+            (`Speculation.lookup`); None where speculation is off.
+        drafted: tokens of the draft that is being written.
     """
 
     PROBE = 4  # tokens
@@ -49,11 +56,14 @@ class Planned(Windows):
         *,
         shared_vocabulary: bool,
         n_suffix: int = 0,
+        lookup: Callable[[list[int], int], list[int]] | None = None,
+        drafted: Callable[[], list[int]] = list,
     ) -> None:
         super().__init__(policy)
         self._answer = answer
         self._controller = controller
         self._shared = shared_vocabulary
+        self._lookup, self._drafted = lookup, drafted
         self._tail = Tail()
         self._seen = 0  # tokens of the answer that are accounted for
         self._wait = self.WAIT[0]
@@ -63,7 +73,9 @@ class Planned(Windows):
         self._n_drafted = 0
         self._survival = 1.0
         self._asked_prefixes = False
-        self._from_tail: int | None = None  # tokens that agree in front of the tail's place
+        self._free: FreeRates | None = None  # of what is being read, where it was not drafted
+        self._is_tail = False
+        self._lookup_held = False  # the last one, to its end
         self._judges = policy.accepts_boundaries and self._whole_pays(n_suffix)
 
     @property
@@ -106,24 +118,32 @@ class Planned(Windows):
 
     # before a draft
 
-    def tail(self, answer: Answer) -> list[int]:
-        """The rest of a rejected draft, where its reading gains more than a new draft."""
+    def proposal(self, answer: Answer) -> list[int]:
+        """The rest of a rejected draft, or n-grams, where reading them gains more than a draft."""
         self._catch_up(followed=False)
-        self._from_tail = None
+        self._free = None
         controller = self._controller
-        if self.judged or controller.account.balance <= 0 or not self._tail.tokens:
+        if self.judged or controller.account.balance <= 0 or not answer.tokens:
             return []
-        found = self._tail.propose(answer.sequence, min(MAX_WINDOW, answer.n_left))
-        if not found:
-            return []
-        n_agreeing = self._tail.n_agreeing
-        rate = controller.tail_rate(n_agreeing)
+        n_max = min(MAX_WINDOW, answer.n_left)
         price = controller.plan().seconds_per_token
-        n = plan_tail(controller.costs, min(rate.value, 0.99), price, len(found))
-        if n:
-            self._from_tail = n_agreeing
+        best, chosen = 0.0, []
+        tail = self._tail.propose(answer.sequence, n_max) if self._tail.tokens else []
+        rates = controller.tail_rates(self._tail.n_agreeing)
+        plan = plan_free(controller.costs, *rates.chances, price, len(tail))
+        if plan.n_tokens:
+            best, chosen = plan.value, tail[: plan.n_tokens]
+            self._free, self._is_tail = rates, True
+        if self._lookup is not None:
+            found = self._lookup(answer.sequence, n_max)
+            plan = self._plan_lookup(found)
+            if plan.value > best:
+                chosen = found[: plan.n_tokens]
+                self._free = controller.lookup_rates(following=self._lookup_held)
+                self._is_tail = False
+        if chosen:
             self._started()
-        return found[:n]
+        return chosen
 
     def limit(self, answer: Answer, n_unread: Callable[[], int]) -> int:
         """As many tokens as may pay, for `push` to stop within."""
@@ -156,9 +176,14 @@ class Planned(Windows):
             return False
         if entry_s <= controller.plain_s:
             return True
-        n = controller.n_expected(len(answer.tokens), answer.n_left)
-        saved = n * controller.plan().saved_per_token
-        affordable = entry_s <= controller.account.balance * controller.plain_s
+        if controller.entry_account.balance <= 0:
+            return False
+        # Nothing is saved on what n-grams give without a draft; the draft model reads it too.
+        share = controller.looked_up.value
+        reads_s = controller.costs.draft.seconds(READ) / READ
+        saved_s = (1 - share) * controller.plan().saved_per_token - share * reads_s
+        saved = saved_s * controller.n_expected(len(answer.tokens), answer.n_left)
+        affordable = entry_s <= controller.entry_account.balance * controller.plain_s
         return entry_s < saved if affordable else 1.5 * entry_s < saved
 
     def _may_probe(self, entry_s: float) -> bool:
@@ -194,7 +219,20 @@ class Planned(Windows):
         if self.judged or self._n_probe:
             return False
         self._survival *= self._controller.confidence.chance(logprob)
-        return not self._controller.plan().goes_on(self._n_drafted, self._survival)
+        if not self._controller.plan().goes_on(self._n_drafted, self._survival):
+            return True
+        if self._lookup is None or not self._shared:
+            return False
+        # What n-grams propose behind it comes sooner, if the target agrees with all of it.
+        n_max = min(MAX_WINDOW, self._answer.n_left - self._n_drafted)
+        found = self._lookup(self._answer.sequence + self._drafted(), n_max) if n_max > 0 else []
+        return self._plan_lookup(found).n_tokens > 0
+
+    def _plan_lookup(self, found: list[int]) -> FreePlan:
+        controller = self._controller
+        first, others = controller.lookup_rates(following=self._lookup_held).chances
+        price = controller.plan().seconds_per_token
+        return plan_free(controller.costs, first, others, price, len(found))
 
     # after it was read
 
@@ -204,19 +242,25 @@ class Planned(Windows):
         n, n_draft = found.n_accept, len(draft.tokens)
         costs = controller.costs
         seconds = costs.target.seconds(1 + n_draft)
-        if self._from_tail is not None:
-            controller.tail_rate(self._from_tail).update(n, min(n_draft, n + 1))
+        if self._free is not None:
+            self._free.update(n, n_draft)
+            if not self._is_tail:
+                controller.looked_up.update(n, n + 1)
+            self._lookup_held = not self._is_tail and n == n_draft
             self._book(n, seconds)
-            self._wrote(n + 1, followed=n > 0)
+            self._wrote(n + 1, followed=self._is_tail and n > 0)
             return
-        # The first decode reads what the draft model had not read as well.
+        self._lookup_held = False
+        controller.looked_up.update(0, n + 1)
         n_own = len(draft.logprobs)
-        seconds += costs.draft.seconds(self._n_unread) + (n_own - 1) * costs.draft.seconds(1)
+        seconds += n_own * costs.draft.seconds(1)
+        # The first decode reads what the draft model had not read as well.
+        entry_s = costs.draft.seconds(self._n_unread) - costs.draft.seconds(1)
         # Whether the target would have ended there too is not in the round.
         logprobs = draft.logprobs[: n_own - (draft.end_token is not None)]
         if self.judged:
             self._judges = False
-            controller.whole_account.book(n + 1 - seconds / controller.plain_s)
+            controller.whole_account.book(n + 1 - (seconds + entry_s) / controller.plain_s)
             if draft.complete:
                 controller.whole.update(found.whole, 1)
             if not found.whole and found.read:
@@ -228,7 +272,7 @@ class Planned(Windows):
                     controller.prefix_share.update(n_more, n_draft - found.n_exact)
             n = found.n_exact
         else:
-            self._book(n, seconds)
+            self._book(n, seconds, entry_s)
         if found.read:
             controller.confidence.update(logprobs, draft.n_own_within(n))
         if not self._shared and logprobs:
@@ -245,8 +289,16 @@ class Planned(Windows):
         rejected = found.n_accept < len(draft.tokens)
         yield Stretch(None if rejected and self._policy.after_reject == "target" else 0)
 
-    def _book(self, n_accept: int, seconds: float) -> None:
-        self._controller.account.book(n_accept + 1 - seconds / self._controller.plain_s)
+    def _book(self, n_accept: int, seconds: float, entry_s: float = 0.0) -> None:
+        # What the draft model has to read before it can begin is an investment: charged to the
+        # account of every round, it would end the drafting that is to earn it.
+        controller = self._controller
+        plain_s = controller.plain_s
+        if entry_s <= plain_s:
+            seconds, entry_s = seconds + entry_s, 0.0
+        gain = n_accept + 1 - seconds / plain_s
+        controller.account.book(gain)
+        controller.entry_account.book(gain - entry_s / plain_s)
 
     def _catch_up(self, *, followed: bool) -> None:
         n = len(self._answer.tokens) - self._seen
@@ -257,6 +309,7 @@ class Planned(Windows):
         self._seen += n
         self._controller.account.wrote(n)
         self._controller.whole_account.wrote(n)
+        self._controller.entry_account.wrote(n)
         self._tail.advance(n, followed=followed)
 
     def finished(self, answer: Answer) -> None:

@@ -171,26 +171,41 @@ def _mean_window(go: np.ndarray, move: np.ndarray) -> float:
     return float(ahead[-1])
 
 
-def plan_tail(costs: Costs, chance: float, price: float, n_max: int) -> int:
-    """How many tokens of a rejected tail to have read before drafting again; 0 for none.
+@dataclass(frozen=True)
+class FreePlan:
+    """How much of a proposal that no decode has made is worth reading.
 
-    They cost no draft decode. They are worth it where their round gains more than an average one.
+    Args:
+        n_tokens: of it; 0 for none.
+        value: seconds that its round saves against an average one.
+    """
+
+    n_tokens: int
+    value: float
+
+
+def plan_free(costs: Costs, first: float, others: float, price: float, n_max: int) -> FreePlan:
+    """How many tokens of a proposal to have read before drafting again.
+
+    A rejected tail, or what followed the same words before: no draft decode has to be paid for
+    it. It is worth it where its round gains more than an average one.
 
     Args:
         costs: of the pair.
-        chance: that the target agrees with the next token, each time.
+        first: chance that the target agrees with the first token.
+        others: chance for each of the others, if it has agreed with all before.
         price: seconds a token of the best way to write, `WindowPlan.seconds_per_token`.
         n_max: tokens that there are.
     """
-    best, chosen = 0.0, 0
-    expected, survival = 1.0, 1.0
+    best = FreePlan(0, 0.0)
+    expected, survival = 1.0, first
     for k in range(1, n_max + 1):
-        survival *= chance
         expected += survival
+        survival *= others
         value = price * expected - costs.target.seconds(k + 1)
-        if value > best:
-            best, chosen = value, k
-    return chosen
+        if value > best.value:
+            best = FreePlan(k, value)
+    return best
 
 
 # whole answers, and where to ask

@@ -226,6 +226,20 @@ class Speculation:
             except SpeculatorError:
                 self._failed = True
 
+    def lookup(self, sequence: list[int], limit: int) -> list[int]:
+        """What n-grams propose behind `sequence`, at most `limit` tokens; nothing is decoded.
+
+        Empty where proposals come from elsewhere. For whoever verifies them in a round of
+        their own; a stretch of writing begins anew with `begin`.
+        """
+        if self._proposer is None or not self._proposer.kind.startswith("ngram"):
+            return []
+        try:
+            self._proposer.begin(sequence)
+            return self._proposer.propose(min(limit, self._n_max))
+        except SpeculatorError:
+            return []
+
     def step(self, sequence: list[int], sampler: Sampler, limit: int) -> list[int]:
         """The next tokens: accepted proposals, and one that the model chose behind them.
 

@@ -42,8 +42,8 @@ class Windows:
         """Whether the next draft gets verdicts, where the mode asks for any."""
         return True
 
-    def tail(self, answer: Answer) -> list[int]:
-        """Tokens of a rejected draft to be verified in place of a new one; mostly none."""
+    def proposal(self, answer: Answer) -> list[int]:
+        """Tokens to be verified in place of a new draft, which no decode has made; mostly none."""
         return []
 
     def limit(self, answer: Answer, n_unread: Callable[[], int]) -> int:

@@ -141,8 +141,8 @@ def test_hostile_drafts_cost_a_bounded_amount(engines: dict[str, Any], draft: st
             spent[strategy] = seconds(found, COSTS)
         n_tokens += found.usage.completion_tokens
         lost += spent["auto"] - spent["target"]
-    # 16 tokens' worth, once, and 2% of the rest.
-    assert lost <= (16 + 0.02 * n_tokens + 5) * plain_s  # 5: the last attempt may end below 0
+    # 16 tokens' worth and 32 for reading prompts, once, and 2% of the rest.
+    assert lost <= (48 + 0.02 * n_tokens + 5) * plain_s  # 5: the last attempt may end below 0
     assert lost <= 0.05 * n_tokens * plain_s
     # It is still tried now and then: the text may change.
     assert found.tokens.draft_decoded > 0 or engine.controller.account.balance < 10

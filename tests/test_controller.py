@@ -140,6 +140,27 @@ def test_two_stalls_change_nothing() -> None:
     assert curve.seconds(1) < 0.16
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_stalls_now_and_then_make_no_other_size_dearer(measured: bool) -> None:
+    curve = DriftingCurve(CostCurve(((1, 0.1), (64, 0.7))), measured=measured)
+    for _ in range(5):
+        curve.observe(1, 0.1)
+        curve.observe(8, 0.2)
+    for i in range(2000):  # one decode in twenty takes half as long again
+        curve.observe(1, 0.15 if i % 20 == 7 else 0.1)
+    assert curve.seconds(1) == pytest.approx(0.1, rel=0.05)
+    assert curve.seconds(8) == pytest.approx(0.2, rel=0.1)
+
+
+def test_a_slower_machine_is_slower_at_every_size_and_so_is_a_faster_one() -> None:
+    curve = DriftingCurve(CostCurve(((1, 0.1), (64, 0.7))), measured=True)
+    for factor in (1.3, 0.8, 1.0):
+        for _ in range(40):
+            curve.observe(1, factor * 0.1)
+        for n, seconds in ((1, 0.1), (8, 0.1 + 7 * 0.6 / 63), (64, 0.7)):
+            assert curve.seconds(n) == pytest.approx(factor * seconds, rel=0.01)
+
+
 def test_a_plain_token_is_due_when_none_was_timed_for_long() -> None:
     controller = Controller(CHEAP)
     for _ in range(48):

@@ -16,7 +16,7 @@ from parse_local.planner import (
     WindowPlan,
     places,
     plan_forks,
-    plan_tail,
+    plan_free,
     plan_windows,
     prefixes_pay,
     reads_rows_first,
@@ -182,21 +182,28 @@ def test_the_guess_changes_only_the_time_it_takes() -> None:
         assert plan.mean_window == plans[0].mean_window
 
 
-# the tail
+# what no decode has made
 
 
-@given(costs=pairs, chance=chances, price=st.floats(0.01, 1.0), n_max=st.integers(0, 20))
-def test_the_tail_is_read_as_far_as_it_gains(
-    costs: PairCosts, chance: float, price: float, n_max: int
+@given(
+    costs=pairs,
+    first=chances,
+    others=chances,
+    price=st.floats(0.01, 1.0),
+    n_max=st.integers(0, 20),
+)
+def test_a_free_proposal_is_read_as_far_as_it_gains(
+    costs: PairCosts, first: float, others: float, price: float, n_max: int
 ) -> None:
     def value(k: int) -> float:
-        expected = sum(chance**i for i in range(k + 1))
+        expected = 1 + sum(first * others**i for i in range(k))
         return price * expected - costs.target.seconds(k + 1)
 
-    k = plan_tail(costs, chance, price, n_max)
-    assert 0 <= k <= n_max
-    assert k == 0 or value(k) > 0
-    assert max((value(i) for i in range(1, n_max + 1)), default=0) <= max(value(k) if k else 0, 0)
+    plan = plan_free(costs, first, others, price, n_max)
+    assert 0 <= plan.n_tokens <= n_max
+    best = max((value(k) for k in range(1, n_max + 1)), default=0.0)
+    assert plan.value == pytest.approx(max(best, 0.0))
+    assert plan.n_tokens == 0 or value(plan.n_tokens) == pytest.approx(plan.value)
 
 
 # whole answers

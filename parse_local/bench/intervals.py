@@ -16,7 +16,8 @@ def wilson(n_right: float, n: int, z: float = 1.96) -> tuple[float, float]:
     p = n_right / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # The share itself lies in it, also where rounding puts 6 of 6 just above the upper end.
+    return min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half))
 
 
 def mcnemar(n_gained: int, n_lost: int) -> float:

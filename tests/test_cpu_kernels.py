@@ -1,0 +1,169 @@
+"""The kernels that a patch adds for few rows: against ggml's plain C, and in a whole model."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+
+from parse_local.llama import library, quantize
+from parse_local.llama._bindings import lib
+from parse_local.llama.context import Context
+from parse_local.llama.model import Model
+from parse_local.llama.quantize import Recipe, requantise
+
+QK = 256  # weights of a super-block
+VOID, SIZE = ctypes.c_void_p, ctypes.c_size_t
+
+
+@pytest.fixture(scope="module")
+def cpu() -> ctypes.CDLL:
+    """libggml-cpu, with the kernels that only a patched build for AVX512-VNNI has."""
+    library.init()
+    path = Path(str(lib._lib._name)).parent / "libggml-cpu.so"
+    if not path.exists():
+        pytest.skip("this build has no libggml-cpu.so of its own")
+    found = ctypes.CDLL(str(path))
+    if not hasattr(found, "ggml_vec_dots_q6_K_q8_K"):
+        pytest.skip("this build has no kernels for AVX512-VNNI")
+    return found
+
+
+def pointer(array: np.ndarray) -> VOID:
+    return VOID(array.ctypes.data)
+
+
+def random_bytes(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(0, 256, shape, dtype=np.uint8)
+
+
+def fp16(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Scales as they stand in a block: shape (..., 2 n) bytes for n of them."""
+    return rng.uniform(-0.02, 0.02, shape).astype(np.float16).view(np.uint8)
+
+
+def quants(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """8-bit activations with the largest there are among them."""
+    found = rng.integers(-127, 128, shape).astype(np.int8)
+    found[rng.random(shape) < 0.1] = 127
+    found[rng.random(shape) < 0.1] = -127
+    return found
+
+
+def q4_k_8(rng: np.random.Generator, n_columns: int, nb: int) -> np.ndarray:
+    """Q4_K weights of `n_columns` matrix rows, eight interleaved: (groups, nb, 1152) bytes."""
+    found = random_bytes(rng, n_columns // 8, nb, 1152)
+    found[..., :32] = fp16(rng, n_columns // 8, nb, 16)
+    return found
+
+
+def q8_k_4(rng: np.random.Generator, n_rows: int, nb: int) -> np.ndarray:
+    """Activations, four rows interleaved by 8, with their sums: (groups, nb, 1168) bytes."""
+    groups = -(-n_rows // 4)
+    q = quants(rng, groups, nb, 4, QK)
+    found = np.zeros((groups, nb, 1168), np.uint8)
+    scales = rng.uniform(0.001, 0.02, (groups, nb, 4)).astype(np.float32)
+    found[..., :16] = scales.view(np.uint8)
+    by_eight = q.reshape(groups, nb, 4, 32, 8).swapaxes(2, 3)
+    found[..., 16:1040] = by_eight.reshape(groups, nb, 1024).view(np.uint8)
+    # sums of 16, four of each row side by side
+    sums = q.reshape(groups, nb, 4, 4, 4, 16).sum(-1).astype(np.int16).swapaxes(2, 3)
+    found[..., 1040:] = sums.reshape(groups, nb, 64).view(np.uint8)
+    return found
+
+
+@given(
+    nr=st.integers(1, 70),
+    nb=st.sampled_from([1, 2, 6]),
+    n_columns=st.sampled_from([8, 24]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_q4_k_by_any_number_of_rows(
+    cpu: ctypes.CDLL, nr: int, nb: int, n_columns: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights, rows = q4_k_8(rng, n_columns, nb), q8_k_4(rng, nr, nb)
+    n_padded = 4 * len(rows)
+    expected, found = np.zeros((2, n_padded + 1, n_columns), np.float32)
+    found[:] = 7.0
+    for function, to, n in (
+        (cpu.ggml_gemm_q4_K_8x8_q8_K_generic, expected, n_padded),
+        (cpu.ggml_gemm_q4_K_8x8_q8_K, found, nr),
+    ):
+        shape = (pointer(to), SIZE(n_columns), pointer(weights), pointer(rows), n, n_columns)
+        function(nb * QK, *shape)
+    # What is added up is far larger than the sum: rounding is relative to that.
+    np.testing.assert_allclose(found[:nr], expected[:nr], rtol=1e-5, atol=2e-4 * nb)
+    assert np.all(found[nr:] == 7.0), "rows of the padding must not be written"
+
+
+@given(nr=st.integers(1, 35), nb=st.sampled_from([1, 2, 6]), seed=st.integers(0, 99))
+@settings(max_examples=60)
+def test_q6_k_by_any_number_of_rows(cpu: ctypes.CDLL, nr: int, nb: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = random_bytes(rng, nb, 210)
+    weights[:, 208:] = fp16(rng, nb, 1)
+    q = quants(rng, nr, nb, QK)
+    rows = np.zeros((nr, nb, 292), np.uint8)
+    rows[..., :4] = rng.uniform(0.001, 0.02, (nr, nb, 1)).astype(np.float32).view(np.uint8)
+    rows[..., 4:260] = q.view(np.uint8)
+    sums = q.reshape(nr, nb, 16, 16).sum(-1).astype(np.int16)
+    rows[..., 260:] = sums.view(np.uint8)
+    expected = np.zeros(nr, np.float32)
+    for i in range(nr):
+        one = (pointer(expected[i:]), SIZE(0), pointer(weights), SIZE(0), pointer(rows[i]), SIZE(0))
+        cpu.ggml_vec_dot_q6_K_q8_K_generic(nb * QK, *one, 1)
+    found = np.full((nr + 1, 3), 7.0, np.float32)  # results three floats apart
+    many = (pointer(found), SIZE(3), pointer(weights), pointer(rows), SIZE(rows[0].nbytes), nr)
+    cpu.ggml_vec_dots_q6_K_q8_K(nb * QK, *many)
+    np.testing.assert_allclose(found[:nr, 0], expected, rtol=1e-5, atol=2e-3 * nb)
+    assert np.all(found[:, 1:] == 7.0)
+    assert np.all(found[nr] == 7.0)
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_tokens_together_are_as_tokens_one_by_one(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
+) -> None:
+    """A model in the types of Q4_K_M, in batches of every size up to where others take over."""
+    for table, values in (
+        (quantize._FTYPES, {"q4_k": 15}),  # LLAMA_FTYPE_MOSTLY_Q4_K_M
+        (quantize._TYPES, {"q6_k": 14}),
+        (quantize._BITS, {"q4_k": 4.5, "q6_k": 6.6}),
+    ):
+        for name, value in values.items():
+            monkeypatch.setitem(table, name, value)
+    original = Model(tiny(seed=3, n_embd=256, n_layer=2, scale=1.0), headers_only=True)
+    file = tmp_path / "q4_k_m.gguf"
+    requantise(original, file, Recipe("q4_k_m", "q4_k", "q6_k"), n_threads=1)
+    original.close()
+    model = Model(file)
+    context = Context(model, n_ctx=256, n_threads=n_threads, kv_type="f32", flash_attn="off")
+    tokens = [int(t) for t in np.random.default_rng(5).integers(0, 256, 80)]
+
+    def read(sizes: list[int]) -> np.ndarray:
+        context.clear()
+        rows, start = [], 0
+        for n in sizes:
+            for _, found in context.decode(tokens[start : start + n], n_rows=n):
+                rows.append(found.copy())
+            start += n
+        return log_softmax(np.concatenate(rows).astype(np.float64), axis=1)
+
+    try:
+        one_by_one = read([1] * 80)
+        for n in (*range(2, 18), 31, 32, 33, 40):
+            together = read([n] * (80 // n))
+            # Activations are rounded to 8 bits on the way, in one path as in the other.
+            assert np.abs(together - one_by_one[: len(together)]).max() < 0.02, n
+    finally:
+        context.close()
+        model.close()
