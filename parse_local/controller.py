@@ -195,6 +195,11 @@ class FreeRates:
         """Of the first token, and of each of the others; below 1."""
         return min(self._first.value, 0.99), min(self._others.value, 0.99)
 
+    def forget(self) -> None:
+        """One was not worth reading: what is known of them fades, so that one is read again."""
+        self._first.update(0, 0)
+        self._others.update(0, 0)
+
     def update(self, n_held: int, n_proposed: int) -> None:
         """The target has agreed with `n_held` of `n_proposed` > 0 tokens."""
         self._first.update(min(n_held, 1), 1)

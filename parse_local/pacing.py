@@ -137,10 +137,12 @@ class Planned(Windows):
         if self._lookup is not None:
             found = self._lookup(answer.sequence, n_max)
             plan = self._plan_lookup(found)
+            rates = controller.lookup_rates(following=self._lookup_held)
             if plan.value > best:
                 chosen = found[: plan.n_tokens]
-                self._free = controller.lookup_rates(following=self._lookup_held)
-                self._is_tail = False
+                self._free, self._is_tail = rates, False
+            elif found and not plan.n_tokens:
+                rates.forget()
         if chosen:
             self._started()
         return chosen

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import answer, ask
+from asking import answer, ask, greedy_text
 from tiny_gguf import READABLE
 
 from parse_local import Options
 from parse_local.controller import Controller
 from parse_local.costs import CostCurve, PairCosts
 from parse_local.events import Drafted, Result, Text
+from parse_local.llama import speculator
 
 # A target at 85 ms a token that reads 16 for the price of three, and a draft at 25 ms.
 TARGET = CostCurve(((1, 0.085), (4, 0.13), (16, 0.272), (64, 0.77), (512, 6.0)))
@@ -79,6 +80,59 @@ def test_a_seed_gives_the_targets_own_text(engines: dict[str, Any], draft: str) 
         for costs in (COSTS, SLOW_DRAFT)
     }
     assert len(texts) == 1
+
+
+@pytest.fixture(scope="module")
+def with_ngrams(load_once: Callable[..., Any], tiny: Callable[..., Path]) -> dict[str, Any]:
+    """Pairs that look up n-grams as well."""
+    if not speculator.available():
+        pytest.skip("this installation has no speculators")
+    target = tiny(seed=1, bias=READABLE)
+    return {
+        name: load_once(target=target, draft=tiny(bias=READABLE, **DRAFTS[name]), spec="ngram")
+        for name in ("the target itself", "close", "hostile", "close, other vocabulary")
+    }
+
+
+@pytest.mark.parametrize("draft", ["the target itself", "close", "hostile"])
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0, "seed": 5}], ids=["greedy", "seed"])
+def test_ngrams_between_drafts_change_no_text(
+    with_ngrams: dict[str, Any], draft: str, how: dict[str, Any]
+) -> None:
+    engine = reset(with_ngrams[draft])
+    for question in ("hello there hello there", "日本語で答えて。"):
+        alone = answer(engine, question, strategy="target", max_tokens=120, **how)
+        found = answer(engine, question, strategy="auto", max_tokens=120, **how)
+        assert found.text == alone.text
+        assert found.usage.completion_tokens == alone.usage.completion_tokens
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_ngrams_are_read_for_as_long_as_they_hold(
+    with_ngrams: dict[str, Any], right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = reset(with_ngrams["the target itself"])
+    prompt = engine.target.prompt(ask("hello there"))
+    own = greedy_text(engine.target.model, prompt, 200)
+
+    def lookup(sequence: list[int], limit: int) -> list[int]:
+        n = len(sequence) - len(prompt)
+        found = own[n : n + min(limit, 16)]
+        return found if right else [(token + 1) % 250 for token in found]
+
+    monkeypatch.setattr(engine.speculation, "lookup", lookup)
+    found = answer(engine, "hello there", strategy="auto", max_tokens=200)
+    # The first decode of a draft reads the prompt.
+    drafted = sum(p.n * p.n_tokens for p in found.draft_passes) - len(prompt)
+    plain_s = 200 * COSTS.target.seconds(1)
+    if right:  # one token is the target's own, 16 come with each round
+        assert drafted < 10
+        assert len(found.rounds) < 25
+        assert seconds(found, COSTS) < 0.3 * plain_s
+    else:
+        assert engine.controller.lookup_rates(following=False).chances[0] < 0.55
+        assert drafted > 100  # the draft writes it all the same
+        assert seconds(found, COSTS) < 0.7 * plain_s
 
 
 def test_a_good_draft_writes_nearly_everything(engines: dict[str, Any]) -> None:

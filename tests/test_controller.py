@@ -6,7 +6,13 @@ import math
 
 import pytest
 
-from parse_local.controller import Confidence, Controller, DriftingCurve, guess_costs
+from parse_local.controller import (
+    Confidence,
+    Controller,
+    DriftingCurve,
+    FreeRates,
+    guess_costs,
+)
 from parse_local.costs import CostCurve, PairCosts
 from parse_local.learning import Account, Rate
 
@@ -30,6 +36,23 @@ def test_an_account_bounds_what_is_lost() -> None:
     assert account.balance == pytest.approx(1.0)
     account.book(50.0)
     assert account.balance == 12.0
+
+
+def test_what_no_decode_has_made_holds_for_long_or_not_at_all() -> None:
+    rates = FreeRates()
+    for _ in range(20):
+        rates.update(0, 8)
+        rates.update(8, 8)
+    first, others = rates.chances
+    assert first == pytest.approx(0.5, abs=0.05)
+    assert others > 0.95
+    for _ in range(40):
+        rates.update(0, 8)
+    low = rates.chances[0]
+    assert low < 0.2
+    for _ in range(200):  # not read any more, it gets another chance
+        rates.forget()
+    assert rates.chances[0] > 2 * low
 
 
 def test_confidence_is_calibrated_by_what_the_target_says() -> None:
