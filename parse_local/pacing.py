@@ -121,9 +121,12 @@ class Planned(Windows):
     def proposal(self, answer: Answer) -> list[int]:
         """The rest of a rejected draft, or n-grams, where reading them gains more than a draft."""
         self._catch_up(followed=False)
-        self._free = None
+        self._free, self._times_plain = None, False
         controller = self._controller
-        if self.judged or controller.account.balance <= 0 or not answer.tokens:
+        if self.judged or not answer.tokens:
+            return []
+        self._times_plain = controller.plain_due()
+        if self._times_plain or controller.account.balance <= 0:
             return []
         n_max = min(MAX_WINDOW, answer.n_left)
         price = controller.plan().seconds_per_token
@@ -150,7 +153,7 @@ class Planned(Windows):
     def limit(self, answer: Answer, n_unread: Callable[[], int]) -> int:
         """As many tokens as may pay, for `push` to stop within."""
         controller = self._controller
-        self._n_probe, self._times_plain = 0, False
+        self._n_probe = 0
         limit = super().limit(answer, n_unread)
         if not answer.tokens or (limit <= 0 and not self.judged):
             return 0
@@ -159,7 +162,6 @@ class Planned(Windows):
             self._started()
             return limit
         self._catch_up(followed=False)
-        self._times_plain = controller.plain_due()
         if self._times_plain:
             return 0
         limit = min(MAX_WINDOW, limit)
@@ -198,10 +200,12 @@ class Planned(Windows):
         return lost <= controller.account.balance
 
     def without_draft(self, answer: Answer) -> Stretch:
-        """One token at first; later as many as should pass before the next decision."""
+        """One token at first, or to time it; else as many as should pass until the next choice."""
         if not answer.tokens:
             # Of a process's first answer a few, so that its speed-up can be measured.
             return Stretch(max(1, self._controller.baseline.n_missing))
+        if self._times_plain:
+            return Stretch(1)
         n, self._wait = self._wait, min(2 * self._wait, self.WAIT[1])
         return Stretch(n)
 

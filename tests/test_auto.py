@@ -144,6 +144,14 @@ def test_a_good_draft_writes_nearly_everything(engines: dict[str, Any]) -> None:
     assert seconds(found, COSTS) < 0.7 * 150 * 0.085
 
 
+def test_a_plain_token_that_is_due_is_one_token(engines: dict[str, Any]) -> None:
+    engine = reset(engines["the target itself"])
+    found = answer(engine, "hello there", strategy="auto", window=3, max_tokens=400)
+    plain = sum(p.n for p in found.target_passes if p.n_tokens == 1)
+    assert len(found.rounds) > 60  # long enough for some to be due
+    assert 3 < plain <= 3 + 3 * (1 + len(found.rounds) // 48)
+
+
 @pytest.mark.parametrize(("noise", "least"), [(0.002, 0.95), (0.01, 1.0)])
 def test_the_plan_is_as_good_as_the_best_fixed_window(
     load_once: Callable[..., Any], tiny: Callable[..., Path], noise: float, least: float
