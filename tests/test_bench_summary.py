@@ -19,6 +19,13 @@ def test_wilson(n_right: int, n: int, low: float, high: float) -> None:
     assert wilson(n_right, n) == pytest.approx((low, high), abs=1e-4)
 
 
+def test_a_share_lies_in_its_own_interval() -> None:
+    for n in range(1, 60):
+        for n_right in range(n + 1):
+            low, high = wilson(n_right, n)
+            assert 0 <= low <= n_right / n <= high <= 1  # also of 6 of 6, whatever the rounding
+
+
 @pytest.mark.parametrize(
     ("gained", "lost", "p"),
     [(0, 0, 1.0), (1, 0, 1.0), (3, 3, 1.0), (0, 6, 2 / 64), (1, 7, 2 * 9 / 256)],
