@@ -247,6 +247,8 @@ class Controller:
             self.costs = costs
         self.account = Account(self.START, self.MOST, self.ALLOWANCE)
         self.whole_account = Account(8 * self.START, 16 * self.START, self.ALLOWANCE)
+        self.lookup_account = Account(self.START, self.MOST, self.ALLOWANCE)
+        """Of n-grams between drafts: what they gain must not pay for drafts that lose."""
         self.entry_account = Account(2 * self.START, 8 * self.START, self.ALLOWANCE)
         """Whether drafting has earned what the draft model's reading of prompts costs."""
         self.confidence = Confidence()

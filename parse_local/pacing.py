@@ -126,18 +126,19 @@ class Planned(Windows):
         if self.judged or not answer.tokens:
             return []
         self._times_plain = controller.plain_due()
-        if self._times_plain or controller.account.balance <= 0:
+        if self._times_plain:
             return []
         n_max = min(MAX_WINDOW, answer.n_left)
         price = controller.plan().seconds_per_token
         best, chosen = 0.0, []
-        tail = self._tail.propose(answer.sequence, n_max) if self._tail.tokens else []
+        reads_tail = self._tail.tokens and controller.account.balance > 0
+        tail = self._tail.propose(answer.sequence, n_max) if reads_tail else []
         rates = controller.tail_rates(self._tail.n_agreeing)
         plan = plan_free(controller.costs, *rates.chances, price, len(tail))
         if plan.n_tokens:
             best, chosen = plan.value, tail[: plan.n_tokens]
             self._free, self._is_tail = rates, True
-        if self._lookup is not None:
+        if self._lookup is not None and controller.lookup_account.balance > 0:
             found = self._lookup(answer.sequence, n_max)
             plan = self._plan_lookup(found)
             rates = controller.lookup_rates(following=self._lookup_held)
@@ -250,10 +251,12 @@ class Planned(Windows):
         seconds = costs.target.seconds(1 + n_draft)
         if self._free is not None:
             self._free.update(n, n_draft)
-            if not self._is_tail:
-                controller.looked_up.update(n, n + 1)
             self._lookup_held = not self._is_tail and n == n_draft
-            self._book(n, seconds)
+            if self._is_tail:
+                self._book(n, seconds)
+            else:
+                controller.looked_up.update(n, n + 1)
+                controller.lookup_account.book(n + 1 - seconds / controller.plain_s)
             self._wrote(n + 1, followed=self._is_tail and n > 0)
             return
         self._lookup_held = False
@@ -316,6 +319,7 @@ class Planned(Windows):
         self._controller.account.wrote(n)
         self._controller.whole_account.wrote(n)
         self._controller.entry_account.wrote(n)
+        self._controller.lookup_account.wrote(n)
         self._tail.advance(n, followed=followed)
 
     def finished(self, answer: Answer) -> None:
