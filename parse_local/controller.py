@@ -293,6 +293,16 @@ class Controller:
         self._plain_at.append(self._n_read)  # also where heads propose at every step
         return True
 
+    def wrote(self, n_tokens: int) -> None:
+        """So many tokens of an answer have been written: every account earns by them."""
+        for account in (
+            self.account,
+            self.whole_account,
+            self.lookup_account,
+            self.entry_account,
+        ):
+            account.wrote(n_tokens)
+
     def tail_rates(self, n_agreeing: int) -> FreeRates:
         """How rejected tails hold, by how many tokens in front of them agree."""
         return self._tails.setdefault(min(n_agreeing, 3), FreeRates())

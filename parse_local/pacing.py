@@ -138,15 +138,13 @@ class Planned(Windows):
         if plan.n_tokens:
             best, chosen = plan.value, tail[: plan.n_tokens]
             self._free, self._is_tail = rates, True
-        if self._lookup is not None and controller.lookup_account.balance > 0:
-            found = self._lookup(answer.sequence, n_max)
-            plan = self._plan_lookup(found)
-            rates = controller.lookup_rates(following=self._lookup_held)
-            if plan.value > best:
-                chosen = found[: plan.n_tokens]
-                self._free, self._is_tail = rates, False
-            elif found and not plan.n_tokens:
-                rates.forget()
+        found = self._ngrams(answer.sequence, n_max)
+        rates, plan = self._plan_ngrams(len(found))
+        if plan.value > best:
+            chosen = found[: plan.n_tokens]
+            self._free, self._is_tail = rates, False
+        elif found and not plan.n_tokens:
+            rates.forget()
         if chosen:
             self._started()
         return chosen
@@ -228,18 +226,23 @@ class Planned(Windows):
         self._survival *= self._controller.confidence.chance(logprob)
         if not self._controller.plan().goes_on(self._n_drafted, self._survival):
             return True
-        if self._lookup is None or not self._shared:
+        if not self._shared:
             return False
         # What n-grams propose behind it comes sooner, if the target agrees with all of it.
         n_max = min(MAX_WINDOW, self._answer.n_left - self._n_drafted)
-        found = self._lookup(self._answer.sequence + self._drafted(), n_max) if n_max > 0 else []
-        return self._plan_lookup(found).n_tokens > 0
+        found = self._ngrams(self._answer.sequence + self._drafted(), n_max)
+        return self._plan_ngrams(len(found))[1].n_tokens > 0
 
-    def _plan_lookup(self, found: list[int]) -> FreePlan:
+    def _ngrams(self, sequence: list[int], n_max: int) -> list[int]:
+        # What they propose behind it, while they may be read at all.
+        may_read = self._controller.lookup_account.balance > 0
+        return self._lookup(sequence, n_max) if self._lookup and may_read and n_max > 0 else []
+
+    def _plan_ngrams(self, n: int) -> tuple[FreeRates, FreePlan]:
         controller = self._controller
-        first, others = controller.lookup_rates(following=self._lookup_held).chances
+        rates = controller.lookup_rates(following=self._lookup_held)
         price = controller.plan().seconds_per_token
-        return plan_free(controller.costs, first, others, price, len(found))
+        return rates, plan_free(controller.costs, *rates.chances, price, n)
 
     # after it was read
 
@@ -316,10 +319,7 @@ class Planned(Windows):
 
     def _wrote(self, n: int, *, followed: bool) -> None:
         self._seen += n
-        self._controller.account.wrote(n)
-        self._controller.whole_account.wrote(n)
-        self._controller.entry_account.wrote(n)
-        self._controller.lookup_account.wrote(n)
+        self._controller.wrote(n)
         self._tail.advance(n, followed=followed)
 
     def finished(self, answer: Answer) -> None:
