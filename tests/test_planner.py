@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from parse_local.costs import CostCurve, PairCosts
 from parse_local.planner import (
+    MAX_WINDOW,
     ForkPlan,
     WholeAnswer,
     WindowPlan,
@@ -147,10 +148,11 @@ def test_a_window_stops_where_confidence_falls() -> None:
 
 
 def test_worked_example() -> None:
-    # The draft is free of doubt and costs nothing to speak of: longest window, 65 tokens a pass.
+    # The draft is free of doubt and costs nothing to speak of: the longest window, and a token
+    # more a pass.
     plan = plan_windows(pair(1e-6, FLAT), [(1.0, 1.0)])
-    assert plan.mean_window == 64
-    assert plan.seconds_per_token == pytest.approx(1 / 65, rel=1e-2)
+    assert plan.mean_window == MAX_WINDOW
+    assert plan.seconds_per_token == pytest.approx(1 / (MAX_WINDOW + 1), rel=1e-2)
     # Every token costs a decode in the verify pass as well: no draft can gain.
     plan = plan_windows(pair(0.01, LINEAR), [(1.0, 1.0)])
     assert not plan.drafts
