@@ -190,6 +190,7 @@ class Speculation:
     ) -> None:
         self.context = context
         self._proposer = proposer
+        self._by_ngrams = proposer is not None and proposer.kind.startswith("ngram")
         self._n_max = n_max
         self._governor = governor
         self._tail = Tail()
@@ -232,7 +233,7 @@ class Speculation:
         Empty where proposals come from elsewhere. For whoever verifies them in a round of
         their own; a stretch of writing begins anew with `begin`.
         """
-        if self._proposer is None or not self._proposer.kind.startswith("ngram"):
+        if self._proposer is None or not self._by_ngrams:
             return []
         try:
             self._proposer.begin(sequence)
@@ -299,9 +300,8 @@ class Speculation:
             return "tail", proposal
         if self._proposer is None or self._failed:
             return "", []
-        lookup = self._proposer.kind.startswith("ngram")
-        source = "ngram" if lookup else self._proposer.kind
-        n = n_max if lookup else self._choose(source, n_max)
+        source = "ngram" if self._by_ngrams else self._proposer.kind
+        n = n_max if self._by_ngrams else self._choose(source, n_max)
         if not n:
             return "", []
         try:
@@ -309,9 +309,9 @@ class Speculation:
         except SpeculatorError:
             self._failed = True
             return "", []
-        if lookup:
+        if self._by_ngrams:
             proposal = proposal[: self._choose(source, len(proposal))]
-        return source if proposal or not lookup else "", proposal
+        return source if proposal or not self._by_ngrams else "", proposal
 
     def _choose(self, source: str, n_max: int) -> int:
         return n_max if self._governor is None else self._governor.choose(source, n_max)
