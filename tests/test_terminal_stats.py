@@ -112,6 +112,17 @@ def test_rounds_in_which_the_targets_rows_were_not_read() -> None:
     assert set(ROUND.to_json()) & {"read", "score", "confidence"} == set()
 
 
+def test_many_rounds_without_verdicts_share_a_line() -> None:
+    judged = replace(ROUND, boundaries=(Boundary(16, 40, p_correct=0.42, complete=True),))
+    result = replace(RESULT, rounds=(*[ROUND] * 6, judged, ROUND))
+    out = io.StringIO()
+    print_rounds(result, Console(file=out, width=200))
+    assert out.getvalue().splitlines() == [
+        "7 rounds: 112 tokens drafted, 91 accepted",
+        "round 7: 16 tokens drafted, 11 exact, 13 accepted; P(Correct) of the whole answer 0.420",
+    ]
+
+
 def test_tables_of_an_empty_answer() -> None:
     assert "Rounds" not in table(Result())
 

@@ -1,4 +1,4 @@
-"""One line a round: what was drafted, what the verdicts said, what was kept."""
+"""What was drafted in each round of an answer, what the verdicts said, what was kept."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from parse_local.events import Result, Round
 from parse_local.terminal.stats import count
 
 _SHOWN = 6
-"""Prefix verdicts named one by one; of more, only the lowest and the highest."""
+"""Prefix verdicts, or rounds without any, named one by one; more are summed up."""
 
 
 def print_rounds(result: Result, console: Console) -> None:
     """Print how every round of an answer went.
 
     For example `round 1: 126 tokens drafted, 40 exact, 126 accepted; P(Correct) of the
-    whole answer 0.98`.
+    whole answer 0.98`. Many rounds without verdicts, as `auto` makes them, share one line.
     """
+    without = [r for r in result.rounds if not _verdicts(r)]
+    summed_up = len(without) > _SHOWN
+    if summed_up:
+        n_draft = count(sum(r.n_draft for r in without), "token")
+        n_accept = sum(r.n_accept for r in without)
+        line = f"{len(without):,} rounds: {n_draft} drafted, {n_accept:,} accepted"
+        console.print(line, style="dim", highlight=False, soft_wrap=True)
     for i, r in enumerate(result.rounds, 1):
+        if summed_up and not _verdicts(r):
+            continue
         exact = f"{r.n_exact:,} exact, " if r.read else ""
         line = f"round {i}: {count(r.n_draft, 'token')} drafted, {exact}{r.n_accept:,} accepted"
         line += "".join(f"; {part}" for part in _verdicts(r))
