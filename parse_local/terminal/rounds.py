@@ -17,19 +17,20 @@ def print_rounds(result: Result, console: Console) -> None:
     For example `round 1: 126 tokens drafted, 40 exact, 126 accepted; P(Correct) of the
     whole answer 0.98`. Many rounds without verdicts, as `auto` makes them, share one line.
     """
-    without = [r for r in result.rounds if not _verdicts(r)]
+    rounds = [(r, _verdicts(r)) for r in result.rounds]
+    without = [r for r, verdicts in rounds if not verdicts]
     summed_up = len(without) > _SHOWN
     if summed_up:
         n_draft = count(sum(r.n_draft for r in without), "token")
         n_accept = sum(r.n_accept for r in without)
         line = f"{len(without):,} rounds: {n_draft} drafted, {n_accept:,} accepted"
         console.print(line, style="dim", highlight=False, soft_wrap=True)
-    for i, r in enumerate(result.rounds, 1):
-        if summed_up and not _verdicts(r):
+    for i, (r, verdicts) in enumerate(rounds, 1):
+        if summed_up and not verdicts:
             continue
         exact = f"{r.n_exact:,} exact, " if r.read else ""
         line = f"round {i}: {count(r.n_draft, 'token')} drafted, {exact}{r.n_accept:,} accepted"
-        line += "".join(f"; {part}" for part in _verdicts(r))
+        line += "".join(f"; {part}" for part in verdicts)
         console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
