@@ -14,7 +14,8 @@ from statistics import median
 
 from parse_local.baseline import Baseline
 from parse_local.costs import CostCurve, Curve, LearnedCurve, PairCosts
-from parse_local.learning import Account, Rate
+from parse_local.hindsight import Hindsight
+from parse_local.learning import Account, FreeRates, Rate
 from parse_local.planner import Costs, WindowPlan, plan_windows
 
 
@@ -70,8 +71,7 @@ class Confidence:
     def _value(self, bucket: int) -> float:
         scale = (self._held + self.POOLED_WEIGHT) / (self._expected + self.POOLED_WEIGHT)
         rate = self._rates[bucket]
-        prior = min(1.0, self.PRIOR[bucket] * scale)
-        return (rate.held + prior * rate.weight) / (rate.tried + rate.weight)
+        return rate.expected(min(1.0, self.PRIOR[bucket] * scale))
 
 
 class DriftingCurve:
@@ -181,32 +181,6 @@ class LearnedCosts:
         self.target_bare = DriftingCurve(target_bare, measured=measured)
 
 
-class FreeRates:
-    """How a kind of proposal holds: its first token, and each of the others if all before did.
-
-    Where it holds at all it often holds for long, which one rate for both would hide.
-    """
-
-    def __init__(self) -> None:
-        self._first, self._others = Rate(0.6), Rate(0.8)
-
-    @property
-    def chances(self) -> tuple[float, float]:
-        """Of the first token, and of each of the others; below 1."""
-        return min(self._first.value, 0.99), min(self._others.value, 0.99)
-
-    def forget(self) -> None:
-        """One was not worth reading: what is known of them fades, so that one is read again."""
-        self._first.update(0, 0)
-        self._others.update(0, 0)
-
-    def update(self, n_held: int, n_proposed: int) -> None:
-        """The target has agreed with `n_held` of `n_proposed` > 0 tokens."""
-        self._first.update(min(n_held, 1), 1)
-        if n_held and n_proposed > 1:
-            self._others.update(n_held - 1, min(n_proposed - 1, n_held))
-
-
 SLOPE = 0.15
 """Of one token's decode, what every further token in a batch costs until it was measured: less
 than on most CPUs, because a size that looks too dear is never tried and so never measured."""
@@ -251,6 +225,7 @@ class Controller:
         """Of n-grams between drafts: what they gain must not pay for drafts that lose."""
         self.entry_account = Account(2 * self.START, 8 * self.START, self.ALLOWANCE)
         """Whether drafting has earned what the draft model's reading of prompts costs."""
+        self.hindsight = Hindsight()
         self.confidence = Confidence()
         self.looked_up = Rate(0.1, weight=50.0)
         """Share of the tokens that came without a draft or a plain step: n-grams, heads."""

@@ -198,7 +198,9 @@ class Engine(LoadedPair):
             judge=own_judge,
             clock=self.controller.drafted if planned else None,
         )
-        turns = self._planned(answer, policy, judge, drafter) if planned else make_turns(policy)
+        turns: Windows = make_turns(policy)
+        if planned:
+            turns = self._planned(answer, policy, judge, drafter, speculation)
         judging, reading = self._verifiers(answer, sampler, judge, policy, turns)
         n_unread = partial(drafter.n_missing, answer)
         while not answer.done:
@@ -244,7 +246,12 @@ class Engine(LoadedPair):
         turns.finished(answer)
 
     def _planned(
-        self, answer: Answer, policy: Policy, judge: Judge | None, drafter: Drafter
+        self,
+        answer: Answer,
+        policy: Policy,
+        judge: Judge | None,
+        drafter: Drafter,
+        speculation: Speculation,
     ) -> Planned:
         return Planned(
             answer,
@@ -252,7 +259,7 @@ class Engine(LoadedPair):
             self.controller,
             shared_vocabulary=self.shared_vocabulary,
             n_suffix=len(judge.full.suffix) if judge else 0,
-            lookup=self.speculation.lookup if self.speculation else None,
+            speculation=speculation,
             drafted=lambda: drafter.tokens,
         )
 

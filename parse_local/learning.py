@@ -24,12 +24,48 @@ class Rate:
     @property
     def value(self) -> float:
         """The share expected of the next trials."""
-        return (self.held + self.prior * self.weight) / (self.tried + self.weight)
+        return self.expected(self.prior)
+
+    def expected(self, prior: float) -> float:
+        """The same, with another prior."""
+        return (self.held + prior * self.weight) / (self.tried + self.weight)
 
     def update(self, held: float, tried: float) -> None:
         """Of `tried` trials, `held` did."""
-        self.held = self.keep * self.held + held
-        self.tried = self.keep * self.tried + tried
+        self.fade(self.keep)
+        self.held += held
+        self.tried += tried
+
+    def fade(self, keep: float) -> None:
+        """Forget all but `keep` (0 to 1) of the counts."""
+        self.held *= keep
+        self.tried *= keep
+
+
+class FreeRates:
+    """How a kind of proposal holds: its first token, and each of the others if all before did.
+
+    Where it holds at all it often holds for long, which one rate for both would hide.
+    """
+
+    def __init__(self) -> None:
+        self._first, self._others = Rate(0.6), Rate(0.8)
+
+    @property
+    def chances(self) -> tuple[float, float]:
+        """Of the first token, and of each of the others; below 1."""
+        return min(self._first.value, 0.99), min(self._others.value, 0.99)
+
+    def forget(self) -> None:
+        """One was not worth reading: what is known of them fades, so that one is read again."""
+        self._first.update(0, 0)
+        self._others.update(0, 0)
+
+    def update(self, n_held: int, n_proposed: int) -> None:
+        """The target has agreed with `n_held` of `n_proposed` > 0 tokens."""
+        self._first.update(min(n_held, 1), 1)
+        if n_held and n_proposed > 1:
+            self._others.update(n_held - 1, min(n_proposed - 1, n_held))
 
 
 @dataclass

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 from parse_local.answer import Answer
-from parse_local.controller import Controller, FreeRates
+from parse_local.controller import Controller
 from parse_local.drafting import Draft, Stop
 from parse_local.events import Round
+from parse_local.learning import FreeRates
 from parse_local.planner import (
     MAX_WINDOW,
     FreePlan,
@@ -20,8 +24,26 @@ from parse_local.planner import (
     whole_answer_pays,
 )
 from parse_local.policy import Policy
-from parse_local.speculation import Tail
+from parse_local.speculation import Speculation, Tail
 from parse_local.turns import Stretch, Windows
+
+
+@dataclass
+class _Span:
+    """Tokens of the answer, from `start` on, that were all written in rounds."""
+
+    start: int
+    n_tokens: int = 0
+    seconds: float = 0.0
+    drafts: bool = False
+
+    LONG: ClassVar[int] = 48  # enough to learn from
+
+    def add(self, n_tokens: int, seconds: float, *, drafts: bool = False) -> None:
+        self.n_tokens += n_tokens
+        self.seconds += seconds
+        self.drafts |= drafts
+
 
 READ = 16
 """Tokens that a draft model reads at once where it catches up, roughly."""
@@ -40,12 +62,13 @@ class Planned(Windows):
         controller: what is known.
         shared_vocabulary: draft and target have the same tokens.
         n_suffix: tokens of the question for finished answers, 0 where no verdict is asked.
-        lookup: proposes at most so many tokens behind a sequence without a decode
-            (`Speculation.lookup`); None where speculation is off.
+        speculation: whose n-grams propose tokens without a decode; without a proposer where
+            speculation is off.
         drafted: tokens of the draft that is being written.
     """
 
     PROBE = 4  # tokens
+    INVEST = 1.5  # what the draft model's reading has to promise: estimates acted upon are too high
     WAIT = 16, 256  # tokens between decisions while nothing pays: at first, and at most
 
     def __init__(
@@ -56,14 +79,14 @@ class Planned(Windows):
         *,
         shared_vocabulary: bool,
         n_suffix: int = 0,
-        lookup: Callable[[list[int], int], list[int]] | None = None,
+        speculation: Speculation,
         drafted: Callable[[], list[int]] = list,
     ) -> None:
         super().__init__(policy)
         self._answer = answer
         self._controller = controller
         self._shared = shared_vocabulary
-        self._lookup, self._drafted = lookup, drafted
+        self._speculation, self._drafted = speculation, drafted
         self._tail = Tail()
         self._seen = 0  # tokens of the answer that are accounted for
         self._wait = self.WAIT[0]
@@ -76,6 +99,8 @@ class Planned(Windows):
         self._free: FreeRates | None = None  # of what is being read, where it was not drafted
         self._is_tail = False
         self._lookup_held = False  # the last one, to its end
+        self._looked_back = False
+        self._span = _Span(0)  # the rounds since the target last wrote alone
         self._judges = policy.accepts_boundaries and self._whole_pays(n_suffix)
 
     @property
@@ -121,6 +146,8 @@ class Planned(Windows):
     def proposal(self, answer: Answer) -> list[int]:
         """The rest of a rejected draft, or n-grams, where reading them gains more than a draft."""
         self._catch_up(followed=False)
+        if self._span.n_tokens >= _Span.LONG:
+            self._look_back()
         self._free, self._times_plain = None, False
         controller = self._controller
         if self.judged or not answer.tokens:
@@ -177,20 +204,22 @@ class Planned(Windows):
         controller, answer = self._controller, self._answer
         if not controller.drafts or controller.account.balance <= 0:
             return False
-        if entry_s <= controller.plain_s:
-            return True
-        if controller.entry_account.balance <= 0:
-            return False
         # Nothing is saved on what n-grams give without a draft; the draft model reads it too.
         share = controller.looked_up.value
         reads_s = controller.costs.draft.seconds(READ) / READ
-        saved_s = (1 - share) * controller.plan().saved_per_token - share * reads_s
-        saved = saved_s * controller.n_expected(len(answer.tokens), answer.n_left)
-        affordable = entry_s <= controller.entry_account.balance * controller.plain_s
-        return entry_s < saved if affordable else 1.5 * entry_s < saved
+        expected_s = (1 - share) * controller.plan().saved_per_token - share * reads_s
+        gain = controller.hindsight.gain(expected_s / controller.plain_s)
+        if entry_s <= controller.plain_s:
+            return gain > 0
+        if controller.entry_account.balance <= 0:
+            return False
+        n_expected = controller.n_expected(len(answer.tokens), answer.n_left)
+        return self.INVEST * entry_s < gain * n_expected * controller.plain_s
 
     def _may_probe(self, entry_s: float) -> bool:
         controller = self._controller
+        if controller.drafts:
+            return False  # what a probe finds out is known, and does not pay here
         costs = controller.costs
         cost = entry_s + self.PROBE * costs.draft.seconds(1) + costs.target.seconds(1 + self.PROBE)
         lost = cost / controller.plain_s - 1
@@ -236,7 +265,7 @@ class Planned(Windows):
     def _ngrams(self, sequence: list[int], n_max: int) -> list[int]:
         # What they propose behind it, while they may be read at all.
         may_read = self._controller.lookup_account.balance > 0
-        return self._lookup(sequence, n_max) if self._lookup and may_read and n_max > 0 else []
+        return self._speculation.lookup(sequence, n_max) if may_read and n_max > 0 else []
 
     def _plan_ngrams(self, n: int) -> tuple[FreeRates, FreePlan]:
         controller = self._controller
@@ -255,6 +284,7 @@ class Planned(Windows):
         if self._free is not None:
             self._free.update(n, n_draft)
             self._lookup_held = not self._is_tail and n == n_draft
+            self._span.add(n + 1, seconds)
             if self._is_tail:
                 self._book(n, seconds)
             else:
@@ -283,8 +313,13 @@ class Planned(Windows):
                 if n_more:
                     controller.prefix_share.update(n_more, n_draft - found.n_exact)
             n = found.n_exact
+            self._look_back()
+            self._span.start += found.n_accept + 1
         else:
             self._book(n, seconds, entry_s)
+            # The first reading is decided upon by itself.
+            again_s = entry_s if self._span.drafts or entry_s <= controller.plain_s else 0.0
+            self._span.add(n + 1, seconds + again_s, drafts=True)
         if found.read:
             controller.confidence.update(logprobs, draft.n_own_within(n))
         if not self._shared and logprobs:
@@ -315,13 +350,31 @@ class Planned(Windows):
     def _catch_up(self, *, followed: bool) -> None:
         n = len(self._answer.tokens) - self._seen
         if n > 0:
+            self._look_back()
             self._wrote(n, followed=followed)
+            self._span.start = self._seen
 
     def _wrote(self, n: int, *, followed: bool) -> None:
         self._seen += n
         self._controller.wrote(n)
         self._tail.advance(n, followed=followed)
 
+    def _look_back(self) -> None:
+        # What n-grams would have taken for the same tokens.
+        span, answer = self._span, self._answer
+        end = min(span.start + span.n_tokens, len(answer.tokens))
+        if span.drafts and end > span.start:
+            first = len(answer.prompt) + span.start
+            sequence = answer.prompt + answer.tokens[:end]
+            controller, retrace = self._controller, self._speculation.retrace
+            steps = partial(retrace, sequence, first)
+            controller.hindsight.compare(controller.costs, steps, end - span.start, span.seconds)
+            self._looked_back = True
+        self._span = _Span(end)
+
     def finished(self, answer: Answer) -> None:
-        """Earn what the last tokens allow."""
+        """Earn what the last tokens allow, and learn from them."""
         self._catch_up(followed=False)
+        self._look_back()
+        if not self._looked_back:
+            self._controller.hindsight.forget()

@@ -8,8 +8,9 @@ and how likely it was plays no part, so that neither the text nor its distributi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from parse_local.errors import SpeculatorError
@@ -240,6 +241,37 @@ class Speculation:
             return self._proposer.propose(min(limit, self._n_max))
         except SpeculatorError:
             return []
+
+    def retrace(
+        self, sequence: list[int], start: int, choose: Callable[[int], int]
+    ) -> Iterator[tuple[int, int]]:
+        """How n-grams alone would have written `sequence` from `start` on; nothing is decoded.
+
+        Args:
+            sequence: a prompt and what was written behind it.
+            start: where to begin, above 0.
+            choose: how many of so many proposed tokens to read.
+
+        Yields:
+            Of each step the tokens read and how many of them held; one of the target's own
+            tokens follows them.
+        """
+        proposer = self._proposer if self._by_ngrams else None
+        try:
+            if proposer is not None:
+                proposer.begin(sequence[:start])
+            while start < len(sequence):
+                found = proposer.propose(self._n_max) if proposer is not None else []
+                found = found[: choose(len(found))]
+                pairs = zip(found, sequence[start : start + len(found)], strict=False)
+                n_held = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                yield len(found), n_held
+                step = sequence[start : start + n_held + 1]
+                if proposer is not None:
+                    proposer.accept(step)
+                start += n_held + 1
+        except SpeculatorError:
+            return
 
     def step(self, sequence: list[int], sampler: Sampler, limit: int) -> list[int]:
         """The next tokens: accepted proposals, and one that the model chose behind them.

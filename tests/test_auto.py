@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,37 @@ def test_ngrams_are_read_for_as_long_as_they_hold(
         assert engine.controller.lookup_rates(following=False).chances[0] < 0.55
         assert drafted > 100  # the draft writes it all the same
         assert seconds(found, COSTS) < 0.7 * plain_s
+
+
+def test_a_draft_that_only_does_what_ngrams_do_is_not_run(
+    with_ngrams: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = reset(with_ngrams["the target itself"])
+
+    def all_held(
+        sequence: list[int], start: int, choose: Callable[[int], int]
+    ) -> Iterator[tuple[int, int]]:
+        while start < len(sequence):
+            n = choose(16)
+            yield n, n
+            start += n + 1
+
+    def drafted() -> int:
+        engine.forget()
+        found = answer(engine, "hello there", strategy="auto", max_tokens=150)
+        assert found.text == alone.text
+        return found.tokens.draft_decoded
+
+    alone = answer(engine, "hello there", strategy="target", max_tokens=150)
+    assert drafted() > 100  # better than plain, and no n-grams
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.speculation, "retrace", all_held)
+        for _ in range(3):
+            drafted()
+        assert drafted() == 0  # not in probes either
+    for _ in range(100):  # answers without drafts
+        engine.controller.hindsight.forget()
+    assert drafted() > 100
 
 
 def test_a_good_draft_writes_nearly_everything(engines: dict[str, Any]) -> None:

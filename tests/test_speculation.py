@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,53 @@ def test_the_place_that_agrees_most_wins() -> None:
 def test_nothing_follows_the_end_of_the_tail() -> None:
     assert Tail([]).propose([1], 4) == []
     assert Tail([10]).propose([1, 99], 4) == []
+
+
+# on paper
+
+
+class Repeats:
+    """Proposes what followed the last token where it came up before."""
+
+    kind = "ngram-simple"
+
+    def begin(self, sequence: Sequence[int]) -> None:
+        self.sequence = list(sequence)
+
+    def propose(self, n_max: int) -> list[int]:
+        last = self.sequence[-1]
+        before = [i for i, token in enumerate(self.sequence[:-1]) if token == last]
+        return self.sequence[before[-1] + 1 :][:n_max] if before else []
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.sequence += tokens
+
+
+def test_a_text_is_written_again_without_a_decode(load: Callable[..., Any], tiny: Tiny) -> None:
+    context = load(target=tiny()).target.context
+    speculation = Speculation(context, Repeats(), n_max=3)
+    text = [1, 2, 3, 4, 5, 1, 2, 3, 4, 9, 9, 9]
+    found = list(speculation.retrace(text, 5, lambda n: n))
+    # 5 is new; 1 brings 2 3 4, which hold; after the 9 that follows, the second 9 is no news.
+    assert found == [(0, 0), (3, 3), (0, 0), (1, 1)]
+    assert list(speculation.retrace(text, 5, lambda n: min(n, 1)))[:3] == [(0, 0), (1, 1), (1, 1)]
+    alone = Speculation(context).retrace(text, 5, lambda n: n)
+    assert list(alone) == [(0, 0)] * 7
+    assert context.n_decoded == 0
+
+
+@needs_speculators
+def test_on_paper_the_same_ngrams_are_found_as_in_writing(
+    load: Callable[..., Any], tiny: Tiny
+) -> None:
+    context = load(target=tiny()).target.context
+    with closing(speculator.Speculator("ngram-simple", context, n_max=4)) as ngrams:
+        speculation = Speculation(context, ngrams, n_max=4)
+        text = [*range(10, 30), *range(12, 24), 50, 51]
+        steps = list(speculation.retrace(text, 23, lambda n: n))
+        assert steps[0] == (4, 4)  # behind 12 13 14
+        assert speculation.lookup(text[:23], 4) == text[23:27]
+        assert sum(n_held + 1 for _, n_held in steps) >= len(text) - 23
 
 
 # the governor
