@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -94,11 +95,26 @@ def test_a_record_of_a_changed_file_or_another_machine_is_ignored(
     with monkeypatch.context() as m:
         m.setattr(store, "machine", lambda: "another")
         assert store.find("target", path) is None
+        (note,) = look_up({"target": path}, LoadOptions()).notes
+        assert note == (
+            "What was tuned for the target holds for another machine or build of llama.cpp; "
+            "`parse-local tune` measures this one."
+        )
+        assert store.reset([("target", path)]) > 0
+        assert look_up({"target": path}, LoadOptions()).notes == ()
+    store.save(record("target", path))
     changed = bytearray(path.read_bytes())
     changed[-1] ^= 1
     path.write_bytes(changed)
     assert store.find("target", path) is None
     assert look_up({"target": path}, LoadOptions()) == Tuned({"target": path})
+
+
+def test_results_are_of_the_patches_that_there_are() -> None:
+    patches = sorted((Path(__file__).parent.parent / "ggml_patches").glob("*.patch"))
+    assert len(patches) >= 6
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in patches))
+    assert digest.hexdigest()[:8] == store.PATCHES  # patched anew: what was tuned holds no more
 
 
 def test_a_record_whose_requantised_file_is_gone_is_ignored(tiny: Callable[..., Path]) -> None:

@@ -83,6 +83,7 @@ def look_up(paths: dict[str, Path], options: LoadOptions) -> Tuned:
     notes: list[str] = []
     used = dict(paths)
     replaced: list[str] = []
+    outdated: list[str] = []
     for role in ROLES:
         if role not in paths:
             continue
@@ -92,6 +93,8 @@ def look_up(paths: dict[str, Path], options: LoadOptions) -> Tuned:
             notes[:] = [str(error)]  # one remedy for all
             continue
         if record is None:
+            if store.is_outdated(role, paths[role]):
+                outdated.append(role)
             continue
         found[role] = record
         if record.requantised is not None:
@@ -101,5 +104,10 @@ def look_up(paths: dict[str, Path], options: LoadOptions) -> Tuned:
     if replaced:
         notes.append(
             f"Tuned for this machine: {' and '.join(replaced)}; --no-tuned leaves it as it was."
+        )
+    if outdated:
+        notes.append(
+            f"What was tuned for the {' and the '.join(outdated)} holds for another machine or "
+            "build of llama.cpp; `parse-local tune` measures this one."
         )
     return Tuned(used, found, tuple(notes))

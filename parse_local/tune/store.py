@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,9 @@ from parse_local.tune.check import Quality, Role
 from parse_local.tune.measure import Speeds
 
 _VERSION = 1  # of the file's layout; results of another are measured again
+
+PATCHES = "78195642"
+"""Digest of ggml_patches, which change what decodes cost; a test keeps it true."""
 
 
 class BrokenResultError(UsageError):
@@ -143,7 +146,7 @@ def machine() -> str:
     """This machine and llama.cpp's build, in words; timings hold for no other."""
     info = library.info()
     devices = "; ".join(f"{d.name} {d.description.strip()} ({d.type})" for d in info.devices)
-    kind = "patched" if info.patched else "stock"
+    kind = f"patched ({PATCHES})" if info.patched else "stock"
     return (
         f"{devices}; {default_threads()} of {os.cpu_count()} cores; "
         f"llama.cpp of llama-cpp-python {LLAMA_CPP_PYTHON_VERSION}, {kind}; {info.system_info}"
@@ -206,6 +209,26 @@ def find(role: Role, path: Path) -> Record | None:
     return record if kept is None or size_of(kept.path) == kept.n_bytes else None
 
 
+def is_outdated(role: Role, path: Path) -> bool:
+    """Whether there are results of this file, but only of another machine or build."""
+    try:
+        of = fingerprint(path)
+    except OSError:
+        return False
+    return not _path(role, of).exists() and any(True for _ in _results(role, of))
+
+
+def _results(role: Role, of: str) -> Iterator[Path]:
+    # Of all machines and builds.
+    for path in tune_dir().glob(f"{role}-*.json"):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+        if found == of:
+            yield path
+
+
 def reset(files: Iterable[tuple[Role, Path]] | None = None) -> int:
     """Remove results and requantised files.
 
@@ -226,7 +249,8 @@ def reset(files: Iterable[tuple[Role, Path]] | None = None) -> int:
         wanted = []
         for role, path in files:
             of = fingerprint(path)
-            wanted += [_path(role, of), *tune_dir().glob(_requantised("*", role, of))]
+            wanted += {_path(role, of), *_results(role, of)}  # the first may be unreadable
+            wanted += tune_dir().glob(_requantised("*", role, of))
     freed = 0
     with storage_errors():
         for path in wanted:
