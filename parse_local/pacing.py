@@ -360,14 +360,14 @@ class Planned(Windows):
         self._tail.advance(n, followed=followed)
 
     def _look_back(self) -> None:
-        # What n-grams would have taken for the same tokens.
-        span, answer = self._span, self._answer
+        # What n-grams would have taken for the same tokens. What heads or a draft model behind
+        # `--spec` would have proposed is not known without decoding.
+        span, answer, speculation = self._span, self._answer, self._speculation
         end = min(span.start + span.n_tokens, len(answer.tokens))
-        if span.drafts and end > span.start:
+        if span.drafts and end > span.start and speculation.retraceable:
             first = len(answer.prompt) + span.start
             sequence = answer.prompt + answer.tokens[:end]
-            controller, retrace = self._controller, self._speculation.retrace
-            steps = partial(retrace, sequence, first)
+            controller, steps = self._controller, partial(speculation.retrace, sequence, first)
             controller.hindsight.compare(controller.costs, steps, end - span.start, span.seconds)
             self._looked_back = True
         self._span = _Span(end)

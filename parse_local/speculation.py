@@ -242,6 +242,11 @@ class Speculation:
         except SpeculatorError:
             return []
 
+    @property
+    def retraceable(self) -> bool:
+        """Whether what it proposes depends on the text alone: n-grams, or nothing."""
+        return self._proposer is None or self._by_ngrams
+
     def retrace(
         self, sequence: list[int], start: int, choose: Callable[[int], int]
     ) -> Iterator[tuple[int, int]]:

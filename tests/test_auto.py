@@ -167,6 +167,20 @@ def test_a_draft_that_only_does_what_ngrams_do_is_not_run(
     assert drafted() > 100
 
 
+@pytest.mark.parametrize("spec", ["ngram", "none", "draft"])
+def test_a_draft_is_compared_with_what_is_known_without_decoding(
+    load: Callable[..., Any], tiny: Callable[..., Path], spec: str
+) -> None:
+    if spec != "none" and not speculator.available():
+        pytest.skip("this installation has no speculators")
+    target, draft = tiny(seed=1, bias=READABLE), tiny(seed=2, weights_from=1, bias=READABLE)
+    engine = reset(load(target=target, draft=draft, spec=spec))
+    found = answer(engine, "hello there", strategy="auto", max_tokens=100)
+    assert found.tokens.draft_decoded > 50
+    known = engine.controller.hindsight.gain(0.0) != 0.0
+    assert known == (spec != "draft")
+
+
 def test_a_good_draft_writes_nearly_everything(engines: dict[str, Any]) -> None:
     engine = reset(engines["the target itself"])
     for _ in range(3):
