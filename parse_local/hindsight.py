@@ -32,6 +32,11 @@ class Hindsight:
         """Plain tokens' worth of time that a token saves; `expected` before anything was seen."""
         return self._gain.expected(expected)
 
+    @property
+    def knows(self) -> bool:
+        """Whether what was seen outweighs what was expected."""
+        return self._gain.tried >= self.WEIGHT
+
     def forget(self) -> None:
         """An answer was written without drafts: what is known of them fades a little."""
         self._gain.fade(self.KEEP_UNUSED)

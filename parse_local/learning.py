@@ -88,6 +88,11 @@ class Account:
     def __post_init__(self) -> None:
         self.balance = self.start
 
+    @property
+    def surplus(self) -> float:
+        """What it holds above what it began with; below 0 where it holds less."""
+        return self.balance - self.start
+
     def wrote(self, n_tokens: int) -> None:
         """So many tokens have been written: their allowance is earned."""
         self.book(n_tokens * self.allowance)

@@ -214,7 +214,14 @@ class Planned(Windows):
         if controller.entry_account.balance <= 0:
             return False
         n_expected = controller.n_expected(len(answer.tokens), answer.n_left)
-        return self.INVEST * entry_s < gain * n_expected * controller.plain_s
+        if self.INVEST * entry_s < gain * n_expected * controller.plain_s:
+            return True
+        # Where it was hardly tried, the allowance goes into finding out, on the plan's promise.
+        return (
+            not controller.hindsight.knows
+            and entry_s < controller.entry_account.surplus * controller.plain_s
+            and entry_s < controller.plan().saved_per_token * n_expected
+        )
 
     def _may_probe(self, entry_s: float) -> bool:
         controller = self._controller

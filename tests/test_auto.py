@@ -167,6 +167,27 @@ def test_a_draft_that_only_does_what_ngrams_do_is_not_run(
     assert drafted() > 100
 
 
+def test_a_draft_that_promises_too_little_is_tried_once_that_is_earned(
+    engines: dict[str, Any],
+) -> None:
+    # By the plan, which thinks little of the draft, it saves over an answer hardly more than
+    # its reading of the prompt costs. In truth it is always right.
+    engine = reset(engines["the target itself"])
+    for _ in range(3):
+        engine.controller.confidence.update([-0.01] * 5, n_agreed=1)
+    engine.controller.updated()
+    drafted, spent = [], []
+    for i in range(12):
+        engine.forget()
+        found = answer(engine, f"{i} " + "hello there " * 5, strategy="auto", max_tokens=60)
+        drafted.append(found.tokens.draft_decoded)
+        spent.append(seconds(found, COSTS))
+    first = next(i for i, n in enumerate(drafted) if n)
+    assert 1 <= first < 8
+    assert all(drafted[first:])  # it was worth it
+    assert spent[-1] < 0.7 * spent[0]
+
+
 @pytest.mark.parametrize("spec", ["ngram", "none", "draft"])
 def test_a_draft_is_compared_with_what_is_known_without_decoding(
     load: Callable[..., Any], tiny: Callable[..., Path], spec: str
