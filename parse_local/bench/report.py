@@ -68,10 +68,11 @@ LEGEND = (
     "over problems; ratio is the target's seconds per problem divided by the strategy's, which "
     "differs where answers differ in length. Accuracy has Wilson's interval; p is McNemar's exact "
     "test. The bound is the speed-up that the measured cost of the strategy's own decodes would "
-    "allow if nothing else took time. Accepted is the share of answer tokens that the draft wrote; "
-    "exact are those of them that the target would have written too, semantic those that other "
-    "evidence kept. Rounds, forks, tokens and energy are of one answer; memory is the most that "
-    "the answering process held, with both models loaded."
+    "allow if nothing else took time. Accepted is the share of answer tokens that the draft wrote "
+    "(with `auto` also n-grams, between drafts or in place of them); exact are those of them that "
+    "the target would have written too, semantic those that other evidence kept. Rounds, forks, "
+    "tokens and energy are of one answer; memory is the most that the answering process held, "
+    "with both models loaded."
 )
 
 

@@ -40,7 +40,7 @@ class Row:
         ttft_s: median time to the first final text.
         phases: share of the time, by `PHASES`; empty for other programs.
         n_tokens: of an answer.
-        accepted: share of the answer's tokens that the draft wrote.
+        accepted: share of the answer's tokens that the draft, or n-grams in its place, wrote.
         accepted_exact: share that were the target's own choice too.
         accepted_semantic: share that other evidence accepted.
         n_forks, n_rounds: of an answer.
