@@ -198,9 +198,11 @@ class Engine(LoadedPair):
             judge=own_judge,
             clock=self.controller.drafted if planned else None,
         )
-        turns: Windows = make_turns(policy)
-        if planned:
-            turns = self._planned(answer, policy, judge, drafter, speculation)
+        turns = (
+            self._planned(answer, policy, judge, drafter, speculation)
+            if planned
+            else make_turns(policy)
+        )
         judging, reading = self._verifiers(answer, sampler, judge, policy, turns)
         n_unread = partial(drafter.n_missing, answer)
         while not answer.done:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Protocol
 
 from parse_local.errors import SpeculatorError
 from parse_local.events import TokenLogprob
 from parse_local.learning import Account, Rate
 from parse_local.llama.context import Context
+from parse_local.llama.conversations import n_common
 from parse_local.llama.logprobs import LogprobReader
 from parse_local.llama.rows import Rows
 from parse_local.llama.sampler import Sampler
@@ -268,8 +268,7 @@ class Speculation:
             while start < len(sequence):
                 found = proposer.propose(self._n_max) if proposer is not None else []
                 found = found[: choose(len(found))]
-                pairs = zip(found, sequence[start : start + len(found)], strict=False)
-                n_held = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                n_held = n_common(found, sequence[start : start + len(found)])
                 yield len(found), n_held
                 step = sequence[start : start + n_held + 1]
                 if proposer is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from parse_local.chat_template import Message
 from parse_local.engine import Engine
 from parse_local.judge import make_judge, verdicts
 from parse_local.llama.context import Context
+from parse_local.llama.conversations import n_common
 from parse_local.policy import Options
 
 BATCH_SIZES = (512, 32)
@@ -133,7 +133,7 @@ def compare_exact(
     exact = engine.generate(messages, options).text
     model = engine.target.model
     a, b = model.tokenize(alone), model.tokenize(exact)
-    n_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    n_same = n_common(a, b)
     if n_same == len(a) == len(b):
         return TextComparison(len(a), n_same)
     end = model.end_of_turn_token
