@@ -30,11 +30,11 @@ from parse_local.paths import tune_dir
 from parse_local.policy import LoadOptions
 from parse_local.tune import store
 from parse_local.tune.apply import Tuned, look_up
-from parse_local.tune.check import Quality
-from parse_local.tune.measure import Speeds
+from parse_local.tune.check import Quality, Role
+from parse_local.tune.measure import WINDOW, Speeds
 from parse_local.tune.report import bounds, print_report
 from parse_local.tune.store import Candidate, Record, Requantised, Setting
-from parse_local.tune.tuner import Request, Tuner
+from parse_local.tune.tuner import RECIPES, Request, Tuner
 
 BARE = CostCurve(((1, 0.02), (16, 0.16), (512, 4.0)))
 ROWS = CostCurve(((1, 0.02), (16, 0.20), (512, 5.0)))
@@ -351,6 +351,30 @@ def test_a_requantised_target_is_announced_as_another_model(pair: list[str]) -> 
     (candidate,) = tuner.records["target"].candidates
     assert candidate.verdict == "used"
     assert candidate.n_bytes == found.paths["target"].stat().st_size
+
+
+def test_without_time_only_what_matters_most_is_measured(pair: list[str]) -> None:
+    requests: dict[Role, Request] = {
+        "draft": Request(Path(pair[1]), n_gpu_layers=0, requantise=True, n_threads=1),
+        "target": Request(Path(pair[3]), n_gpu_layers=0, requantise=False, n_threads=1),
+    }
+    tuner = Tuner(requests, budget_s=1e-9)
+    list(tuner.run())
+    draft, target = tuner.records["draft"], tuner.records["target"]
+    assert target.rows is not None
+    for curve in (draft.bare, target.bare, target.rows):
+        assert [n for n, _ in curve.points] == [n for n in SIZES if n <= WINDOW]
+    assert [s.kv_type for s in draft.settings + target.settings] == ["f16"] * 2
+    late = {c.recipe for c in draft.candidates if c.verdict == "not made: no time left"}
+    assert late == {recipe.name for recipe in RECIPES[1:]}
+    # The rest of the curves is shown as what it is.
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_report(tuner.records, console)
+    for line in console.export_text().splitlines():
+        if line.split()[1:2] == ["tokens"]:
+            n, _, *shown = line.split()
+            assert [text.startswith("~") for text in shown] == [int(n) > WINDOW] * 3
+    store.reset()
 
 
 def test_stopping_leaves_nothing_behind(pair: list[str]) -> None:

@@ -64,7 +64,9 @@ def finish(turns: Iterator[str]) -> tuple[list[str], dict[str, float]]:
 def test_turns_are_taken_and_one_stall_changes_nothing() -> None:
     watch = Watch()
     probes = {"a": watch.takes(1.0, 9.0, 1.0), "b": watch.takes(2.0)}
-    names, found = finish(in_turns(probes, {"a": 3, "b": 3}, most=3, budget_s=0.0, clock=watch))
+    names, found = finish(
+        in_turns(probes, {"a": 3, "b": 3}, most=3, budget_s=0.0, expected_s={}, clock=watch)
+    )
     assert names == ["a", "b"] * 3
     assert found == {"a": 1.0, "b": 2.0}
 
@@ -74,15 +76,33 @@ def test_what_no_longer_fits_is_not_repeated() -> None:
     probes = {"small": watch.takes(1.0), "large": watch.takes(10.0)}
     # 22 s: both (11), then small fits and large's 10 s just do (22), then nothing does.
     names, _ = finish(
-        in_turns(probes, {"small": 1, "large": 1}, most=7, budget_s=22.0, clock=watch)
+        in_turns(
+            probes, {"small": 1, "large": 1}, most=7, budget_s=22.0, expected_s={}, clock=watch
+        )
     )
     assert names == ["small", "large"] * 2
     watch = Watch()
     probes = {"small": watch.takes(1.0), "large": watch.takes(10.0)}
     names, _ = finish(
-        in_turns(probes, {"small": 1, "large": 1}, most=7, budget_s=14.0, clock=watch)
+        in_turns(
+            probes, {"small": 1, "large": 1}, most=7, budget_s=14.0, expected_s={}, clock=watch
+        )
     )
     assert names == ["small", "large", "small", "small", "small"]
+
+
+def test_what_would_not_fit_even_once_is_left_out() -> None:
+    watch = Watch()
+    probes = {"small": watch.takes(1.0), "large": watch.takes(10.0), "huge": watch.takes(99.0)}
+    turns = in_turns(
+        probes,
+        {"small": 2, "large": 0, "huge": 0},
+        most=2,
+        budget_s=12.0,
+        expected_s={"large": 9.0, "huge": 90.0},
+        clock=watch,
+    )
+    assert finish(turns) == (["small", "large", "small"], {"small": 1.0, "large": 10.0})
 
 
 def sample(*values: tuple[float, float]) -> Callable[[], tuple[float, float]]:

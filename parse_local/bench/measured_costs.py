@@ -64,7 +64,9 @@ def measure_costs(
                 return None
             probe()
         least = {name: 3 if int(name.split()[1]) <= 16 else 1 for name in probes}
-        turns = in_turns(probes, least, most=_TURNS, budget_s=BUDGET_S, clock=time.perf_counter)
+        turns = in_turns(
+            probes, least, most=_TURNS, budget_s=BUDGET_S, expected_s={}, clock=time.perf_counter
+        )
         while True:
             try:
                 next(turns)

@@ -152,9 +152,12 @@ def in_turns(
     *,
     most: int,
     budget_s: float,
+    expected_s: Mapping[str, float],
     clock: Clock,
 ) -> Generator[str, None, dict[str, float]]:
     """Time several things in turns; the generator's value is the median of each.
+
+    What was never timed is not in it.
 
     Args:
         probes: each call returns seconds.
@@ -162,6 +165,7 @@ def in_turns(
         most: repeats at most.
         budget_s: seconds for everything; once `least` is reached, only what still fits
             is timed again.
+        expected_s: what those take, roughly, whose `least` is 0.
 
     Yields:
         The name of what is timed next.
@@ -171,11 +175,12 @@ def in_turns(
     for turn in range(most):
         for name, probe in probes.items():
             left = budget_s - (clock() - started)
-            if turn >= least[name] and median(found[name]) > left:
+            timed = found[name]
+            if turn >= least[name] and (median(timed) if timed else expected_s[name]) > left:
                 continue
             yield name
-            found[name].append(probe())
-    return {name: median(seconds) for name, seconds in found.items()}
+            timed.append(probe())
+    return {name: median(seconds) for name, seconds in found.items() if seconds}
 
 
 def threads_to_try(physical: int, logical: int) -> Sequence[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from parse_local.costs import SIZES, PairCosts
+from parse_local.costs import SIZES, CostCurve, PairCosts
 from parse_local.hub.storage import format_size
 from parse_local.tune.check import Role
 from parse_local.tune.measure import MARGIN, WINDOW
@@ -124,8 +124,13 @@ def _curves(records: Records) -> Table:
     table = _table("Milliseconds a token", "in one decode", *(name for name, _ in curves))
     for n in SIZES:
         tokens = "1 token" if n == 1 else f"{n} tokens"
-        table.add_row(tokens, *(f"{curve.per_token(n) * 1e3:.3g}" for _, curve in curves))
+        table.add_row(tokens, *(_per_token(curve, n) for _, curve in curves))
     return table
+
+
+def _per_token(curve: CostCurve, n: int) -> str:
+    # Beyond the last size that there was time for the curve goes on with its slope.
+    return ("~" if n > curve.points[-1][0] else "") + f"{curve.per_token(n) * 1e3:.3g}"
 
 
 def _candidates(role: Role, record: Record) -> Table:

@@ -23,7 +23,9 @@ from parse_local.policy import FlashAttention, KVType
 from parse_local.tune import store
 from parse_local.tune.check import N_TOKENS, Quality, Reading, Role, compare, read_reference
 from parse_local.tune.measure import (
+    BURST,
     MARGIN,
+    N_CONTEXT,
     WINDOW,
     Clock,
     Sample,
@@ -49,7 +51,7 @@ _REPEATS = {"draft": 9, "target": 5}
 _CACHES: tuple[tuple[FlashAttention, KVType], ...] = (("off", "f16"), ("auto", "q8_0"))
 # "auto" is on wherever llama.cpp has it
 _SHARE = 0.02  # of the budget, for one comparison
-_UNTIL = 0.5  # of the budget: later no requantisation of a draft is begun
+_RESERVED = 0.4  # of the budget, at most, for the cost curves
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,9 @@ class Tuner:
 
     Args:
         requests: by role.
-        budget_s: seconds to stay below where the machine is fast enough for it; fewer
-            mean fewer repeats, never fewer sizes.
+        budget_s: seconds to stay below. What no longer fits is left out: repeats, then
+            requantisations after the first, caches, and sizes above `WINDOW`, beyond which
+            the curve goes on with its slope.
         recipes: the requantisations to try.
     """
 
@@ -96,7 +99,7 @@ class Tuner:
         self,
         requests: Mapping[Role, Request],
         *,
-        budget_s: float = 100.0,
+        budget_s: float = 110.0,
         recipes: Sequence[Recipe] = RECIPES,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -107,6 +110,7 @@ class Tuner:
         self._clock = clock
         self._started = clock()
         self._cancel = CancelFlag()
+        self._curves_s = 0.0  # that the cost curves may take, of the files loaded so far
 
     def cancel(self) -> None:
         """Stop soon; what was found before stays as it was."""
@@ -126,10 +130,14 @@ class Tuner:
         store.remove_leftovers()
         found: dict[Role, _Found] = {}
         try:
-            for role, request in self._requests.items():
-                found[role] = _Found(request)
-                yield from self._choose(role, found[role])
-            yield from self._curves(found)
+            with ExitStack() as stack:
+                for role, request in self._requests.items():
+                    found[role] = _Found(request)
+                    yield from self._choose_settings(stack, role, found[role])
+                for role, choice in found.items():
+                    if choice.request.requantise:
+                        yield from self._choose_file(role, choice)
+                yield from self._curves(stack, found)
             for role, record in self.records.items():
                 found[role].keep()
                 store.save(record)
@@ -145,20 +153,17 @@ class Tuner:
             raise Cancelled("Stopped.")
         return Step(text, min(0.99, self._elapsed() / self._budget_s))
 
+    def _has_time(self, seconds: float) -> bool:
+        """Whether something that takes so long leaves time for the cost curves."""
+        reserved = min(self._curves_s, _RESERVED * self._budget_s)
+        return self._elapsed() + seconds + reserved <= self._budget_s
+
     # what is fastest
 
-    def _choose(self, role: Role, found: _Found) -> Iterator[Step]:
-        yield self._step(f"loading the {role}")
-        with ExitStack() as stack:
-            model = found.load(stack, found.request.path)
-            base = self._subject(stack, model, n_threads=found.request.n_threads)
-            found.n_threads = base.context.n_threads
-            yield from self._choose_settings(role, base, found)
-            if found.request.requantise:
-                yield from self._choose_file(role, base, found)
-
     def _subject(self, stack: ExitStack, model: Model, **settings: Any) -> Subject:
-        subject = Subject(model, cancel=self._cancel, clock=self._clock, **settings)
+        subject = Subject(
+            model, n_max=SIZES[-1], cancel=self._cancel, clock=self._clock, **settings
+        )
         stack.callback(subject.close)
         return subject
 
@@ -166,7 +171,13 @@ class Tuner:
         budget = _SHARE * self._budget_s
         return relative(base, other, most=_REPEATS[role], budget_s=budget, clock=self._clock)
 
-    def _choose_settings(self, role: Role, base: Subject, found: _Found) -> Iterator[Step]:
+    def _choose_settings(self, stack: ExitStack, role: Role, found: _Found) -> Iterator[Step]:
+        yield self._step(f"loading the {role}")
+        model = found.load(stack, found.request.path)
+        base = self._subject(stack, model, n_threads=found.request.n_threads)
+        found.subject, found.n_threads = base, base.context.n_threads
+        found.token_s = _batch_s(role, base)
+        self._curves_s += sum(found.expected(role).values())
         usual = found.n_threads
 
         def on(n: int) -> Sample:
@@ -190,12 +201,15 @@ class Tuner:
         base.context.set_threads(found.n_threads)
         so_far = found.speeds
         for flash_attn, kv_type in _CACHES:
+            # It reads the same context first, and is then compared at least three times.
+            if not self._has_time((N_CONTEXT + 8 * (BURST + WINDOW)) * found.token_s):
+                break
             yield self._step(f"{role}: flash attention {flash_attn}, KV cache {kv_type}")
-            with ExitStack() as stack:
+            with ExitStack() as tried:
                 try:
                     other = self._subject(
-                        stack,
-                        base.context.model,
+                        tried,
+                        model,
                         n_threads=found.n_threads,
                         flash_attn=flash_attn,
                         kv_type=kv_type,
@@ -205,40 +219,44 @@ class Tuner:
                 speeds = self._compare(
                     role, partial(_sample, role, base), partial(_sample, role, other)
                 )
+                # A quantised cache changes the text, so it is measured and left to the user.
+                if kv_type == "f16" and speeds.both > MARGIN:
+                    found.flash_attn, found.speeds = flash_attn, so_far * speeds
+                    found.subject = other
+                    stack.push(tried.pop_all())
             found.settings.append(
                 Setting(found.n_threads, flash_attn, kv_type, so_far.both * speeds.both)
             )
-            # A quantised cache changes the text, so it is measured and left to the user.
-            if kv_type == "f16" and speeds.both > MARGIN:
-                found.flash_attn, found.speeds = flash_attn, so_far * speeds
 
-    def _choose_file(self, role: Role, base: Subject, found: _Found) -> Iterator[Step]:
-        model = base.context.model
+    def _choose_file(self, role: Role, found: _Found) -> Iterator[Step]:
+        base, model = found.subject, found.subject.context.model
         faster: list[tuple[Recipe, Path, Speeds]] = []
-        with ExitStack() as stack:
-            if found.flash_attn != "auto":
-                base = self._subject(stack, model, **found.chosen_settings)
-            for recipe in self._recipes:
-                n_bytes = recipe.estimate(model)
-                if n_bytes > GROWTH * model.n_bytes:
-                    found.note(recipe, n_bytes, f"not made: over {GROWTH:g}x the original's size")
-                    continue
-                if role == "draft" and self._elapsed() > self._budget_s * _UNTIL:
-                    found.note(recipe, n_bytes, "not made: no time left")
-                    continue
-                yield self._step(f"{role}: requantising to {recipe.name}")
-                part = found.part(role, recipe)
-                try:
-                    requantise(model, part, recipe, n_threads=found.n_threads)
-                except ModelError as error:
-                    found.note(recipe, n_bytes, f"not made: {error}")
-                    continue
+        took = 0.0
+        for recipe in self._recipes:
+            n_bytes = recipe.estimate(model)
+            if n_bytes > GROWTH * model.n_bytes:
+                found.note(recipe, n_bytes, f"not made: over {GROWTH:g}x the original's size")
+                continue
+            # Whichever is fastest is read twice beside the original, with every output row.
+            if took and not self._has_time(took + 2 * N_TOKENS * found.token_s):
+                found.note(recipe, n_bytes, "not made: no time left")
+                continue
+            yield self._step(f"{role}: requantising to {recipe.name}")
+            began = self._elapsed()
+            part = found.part(role, recipe)
+            try:
+                requantise(model, part, recipe, n_threads=found.n_threads)
                 speeds = self._speed_of(role, base, found, part)
-                if speeds.both > MARGIN:
-                    faster.append((recipe, part, speeds))
-                else:
-                    found.note(recipe, part.stat().st_size, "not faster", speed=speeds.both)
-                    part.unlink()
+            except (ModelError, OutOfMemoryError) as error:
+                found.note(recipe, n_bytes, f"not made: {error}")
+                part.unlink(missing_ok=True)
+                continue
+            if speeds.both > MARGIN:
+                faster.append((recipe, part, speeds))
+            else:
+                found.note(recipe, part.stat().st_size, "not faster", speed=speeds.both)
+                part.unlink()
+            took = self._elapsed() - began
         faster.sort(key=lambda f: f[2].both, reverse=True)
         yield from self._check(role, model, found, faster)
 
@@ -281,27 +299,30 @@ class Tuner:
 
     # what it costs
 
-    def _curves(self, found: Mapping[Role, _Found]) -> Iterator[Step]:
+    def _curves(self, stack: ExitStack, found: Mapping[Role, _Found]) -> Iterator[Step]:
         yield self._step("cost curves")
-        with ExitStack() as stack:
-            probes: dict[str, Callable[[], float]] = {}
-            for role, choice in found.items():
+        probes: dict[str, Callable[[], float]] = {}
+        expected: dict[str, float] = {}
+        for role, choice in found.items():
+            subject = choice.subject
+            if choice.path != choice.request.path:  # another file than the one that was tried
                 model = choice.load(stack, choice.path)
-                subject = self._subject(stack, model, n_max=SIZES[-1], **choice.chosen_settings)
-                for n in SIZES:
-                    probes[_name(role, n, False)] = partial(subject.decode, n, rows=False)
-                    if role == "target" and n > 1:  # one token has one row either way
-                        probes[_name(role, n, True)] = partial(subject.decode, n, rows=True)
-            # Small ones first: they matter most, and are repeated most.
-            order = sorted(probes, key=_size)
-            turns = in_turns(
-                {name: probes[name] for name in order},
-                {name: 3 if _size(name) <= WINDOW else 1 for name in order},
-                most=7,
-                budget_s=self._budget_s - self._elapsed(),
-                clock=self._clock,
-            )
-            seconds = yield from self._reported(turns)
+                subject = self._subject(stack, model, **choice.chosen_settings)
+                choice.token_s = _batch_s(role, subject)
+            expected |= choice.expected(role)
+            for n, rows in _sizes(role):
+                probes[_name(role, n, rows)] = partial(subject.decode, n, rows=rows)
+        # Small ones first: they matter most, and are repeated most.
+        order = sorted(probes, key=_size)
+        turns = in_turns(
+            {name: probes[name] for name in order},
+            {name: 3 if _size(name) <= WINDOW else 0 for name in order},
+            most=7,
+            budget_s=self._budget_s - self._elapsed(),
+            expected_s=expected,
+            clock=self._clock,
+        )
+        seconds = yield from self._reported(turns)
         for role, choice in found.items():
             self.records[role] = choice.record(role, seconds)
 
@@ -320,8 +341,20 @@ def _name(role: Role, n: int, rows: bool) -> str:
     return f"{role}, {n} tokens" + (", every row" if rows else "")
 
 
+def _sizes(role: Role) -> Iterator[tuple[int, bool]]:
+    """Decodes whose cost is measured: tokens, and whether each has an output row."""
+    for n in SIZES:
+        yield n, False
+        if role == "target" and n > 1:  # one token has one row either way
+            yield n, True
+
+
 def _size(name: str) -> int:
     return int(name.split()[1])
+
+
+def _batch_s(role: Role, subject: Subject) -> float:
+    return subject.decode(WINDOW, rows=role == "target") / WINDOW
 
 
 def _sample(role: Role, subject: Subject) -> tuple[float, float]:
@@ -336,6 +369,8 @@ class _Found:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.subject: Subject  # the original, with the settings that were chosen
+        self.token_s = 0.0  # of a token in a decode of `WINDOW`, roughly
         self.n_threads = 0
         self.flash_attn: FlashAttention = "auto"
         self.speeds = Speeds()
@@ -355,6 +390,10 @@ class _Found:
     def chosen_settings(self) -> dict[str, Any]:
         """As arguments of `Context`."""
         return {"n_threads": self.n_threads, "flash_attn": self.flash_attn}
+
+    def expected(self, role: Role) -> dict[str, float]:
+        """Seconds that the decodes of the cost curves will take, roughly."""
+        return {_name(role, n, rows): n * self.token_s for n, rows in _sizes(role)}
 
     def load(self, stack: ExitStack, path: Path) -> Model:
         """Load a file where the original would be placed."""
@@ -400,7 +439,8 @@ class _Found:
         """The result, with the curves out of what `in_turns` measured."""
 
         def curve(rows: bool) -> CostCurve:
-            return CostCurve.through({n: seconds[_name(role, n, rows and n > 1)] for n in SIZES})
+            names = {n: _name(role, n, rows and n > 1) for n in SIZES}
+            return CostCurve.through({n: seconds[k] for n, k in names.items() if k in seconds})
 
         return Record(
             role=role,
