@@ -181,17 +181,18 @@ class LearnedCosts:
         self.target_bare = DriftingCurve(target_bare, measured=measured)
 
 
-SLOPE = 0.15
-"""Of one token's decode, what every further token in a batch costs until it was measured: less
-than on most CPUs, because a size that looks too dear is never tried and so never measured."""
+SLOPE, PARALLEL_SLOPE = 0.3, 0.15
+"""Of one token's decode, what every further token in a batch costs until it was measured: on a
+CPU, and on a GPU or a matrix unit. In between on AVX-512, and less than many a CPU takes, because
+a size that looks too dear is never tried and so never measured."""
 
 
-def guess_costs(draft_bytes: int, target_bytes: int) -> LearnedCosts:
+def guess_costs(draft_bytes: int, target_bytes: int, *, slope: float = SLOPE) -> LearnedCosts:
     """Costs of models of these sizes before anything was measured."""
 
     def curve(n_bytes: int) -> CostCurve:
         one = CostCurve.guess(n_bytes).seconds(1)
-        return CostCurve(((1, one), (512, one * (1 + 511 * SLOPE))))
+        return CostCurve(((1, one), (512, one * (1 + 511 * slope))))
 
     target = curve(target_bytes)
     return LearnedCosts(curve(draft_bytes), target, target, measured=False)

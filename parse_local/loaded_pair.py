@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from parse_local.answer import Answer
 from parse_local.channels import AnswerStart, Parser
 from parse_local.chat_template import Message
-from parse_local.controller import Controller, guess_costs
+from parse_local.controller import PARALLEL_SLOPE, SLOPE, Controller, LearnedCosts, guess_costs
 from parse_local.costs import PairCosts
 from parse_local.drafting import Draft
 from parse_local.errors import ContextLengthError, UsageError
 from parse_local.events import Progress, Round
 from parse_local.judge import Judge, make_judge
+from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
@@ -23,6 +25,9 @@ from parse_local.profile import Profile
 from parse_local.speculation import Speculation
 from parse_local.verifier import Verifier
 from parse_local.writer import Writer
+
+_TIMED = (1, 1, 1, 8, 8)
+"""Tokens of the decodes by which an unmeasured draft model is timed."""
 
 
 class LoadedPair:
@@ -68,12 +73,30 @@ class LoadedPair:
         self.speculation = speculation
         self.notes = tuple(notes)
         self.costs = costs
-        sizes = [writer.model.n_bytes for writer in (draft or target, target)]
-        self.controller = Controller(costs or guess_costs(*sizes))
+        self.controller = Controller(costs or _guess(draft or target, target))
         """What the answers so far have taught, and what is planned from that."""
         self._speculator = speculator
         self._cancel = cancel
         self._running: tuple[Meter, Answer] | None = None
+
+    def time_draft(self) -> None:
+        """Find out what the draft model's decodes cost, in the time of a few tokens.
+
+        Where nothing was measured the first answer would find out: there the draft model has to
+        read the prompt first, and a slow one has cost more than this by then. What the
+        target's decodes cost shows without any detour.
+
+        Raises:
+            DecodeError, Cancelled: as `Context.decode`.
+        """
+        if self.draft is None or self.costs is not None:
+            return
+        context = self.draft.context
+        for n in _TIMED:
+            started = time.perf_counter()
+            context.last_row([0] * min(n, context.n_ctx))
+            self.controller.drafted(n, time.perf_counter() - started)
+            context.clear()
 
     @property
     def can_think(self) -> bool:
@@ -217,3 +240,9 @@ class LoadedPair:
             n_prompt=len(prompt),
             begins=AnswerStart(parser, writer.read),
         )
+
+
+def _guess(draft: Writer, target: Writer) -> LearnedCosts:
+    on_gpu = target.model.n_gpu_layers != 0 and library.gpus()
+    slope = PARALLEL_SLOPE if on_gpu or library.has_matrix_unit() else SLOPE
+    return guess_costs(draft.model.n_bytes, target.model.n_bytes, slope=slope)

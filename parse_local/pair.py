@@ -134,7 +134,7 @@ def load_pair(
         for writer in writers.values():
             writer.close()
         raise
-    return Engine(
+    engine = Engine(
         writers["target"],
         writers.get("draft"),
         profile=known,
@@ -147,6 +147,12 @@ def load_pair(
         notes=tuple(n for n in (*tuned.notes, note, calibration_note, plan.note) if n),
         costs=tuned.costs(options, n_gpu_layers),
     )
+    try:
+        engine.time_draft()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def plan_pair(

@@ -110,7 +110,7 @@ def test_costs_follow_the_runs_own_timings() -> None:
 
 
 def test_unmeasured_costs_are_those_of_the_sizes_and_batches_look_cheap() -> None:
-    costs = guess_costs(1_000_000_000, 3_000_000_000)
+    costs = guess_costs(1_000_000_000, 3_000_000_000, slope=0.15)
     assert costs.target.seconds(1) == pytest.approx(3 * costs.draft.seconds(1))
     assert costs.target.seconds(11) == pytest.approx(2.5 * costs.target.seconds(1))
     assert Controller(costs).drafts

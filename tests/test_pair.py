@@ -10,10 +10,13 @@ import psutil
 import pytest
 from asking import answer
 
-from parse_local import LoadOptions, Options, load_pair, memory
+from parse_local import Engine, LoadOptions, Options, load_pair, memory
+from parse_local.controller import guess_costs
+from parse_local.costs import CostCurve, PairCosts
 from parse_local.errors import ModelError, OutOfMemoryError, UsageError
 from parse_local.fingerprint import fingerprint
 from parse_local.llama._bindings import lib
+from parse_local.llama.cancel import CancelFlag
 from parse_local.policy import resolve
 from parse_local.profile import (
     FittedFile,
@@ -41,6 +44,23 @@ def test_a_target_alone_answers_alone(load: Callable[..., Any], tiny: Tiny) -> N
 def test_target_only_leaves_the_draft_out(load: Callable[..., Any], tiny: Tiny) -> None:
     engine = load(target=tiny(seed=1), draft=Path("never read.gguf"), target_only=True)
     assert engine.draft is None
+
+
+def test_a_draft_that_was_never_measured_is_timed_while_it_is_loaded(
+    load: Callable[..., Any], tiny: Tiny
+) -> None:
+    engine = load(draft=tiny(seed=2), target=tiny(seed=1))
+    costs, guess = engine.controller.costs, guess_costs(*[engine.draft.model.n_bytes] * 2)
+    # A decode of a file this small takes far longer than the reading of its bytes.
+    assert costs.draft.seconds(1) > 2 * guess.draft.seconds(1)
+    assert costs.target.seconds(1) < 2 * guess.target.seconds(1)
+    assert engine.draft.context.tokens == []
+    known = PairCosts(*[CostCurve(((1, 1.0), (64, 2.0)))] * 3)
+    measured = Engine(
+        engine.target, engine.draft, profile=engine.profile, cancel=CancelFlag(), costs=known
+    )
+    measured.time_draft()
+    assert measured.controller.costs.draft.seconds(1) == 1.0
 
 
 def test_a_guarantee_ends_where_other_files_begin(

@@ -199,6 +199,12 @@ def gpus() -> tuple[Device, ...]:
     return tuple(d for d in devices() if d.type in ("gpu", "igpu"))
 
 
+def has_matrix_unit() -> bool:
+    """Whether the CPU's backend uses a matrix unit (AMX), which reads a batch in little more time
+    than a token."""
+    return "AMX_INT8 = 1" in info().system_info
+
+
 def info() -> LibraryInfo:
     """Describe the loaded library."""
     init()
