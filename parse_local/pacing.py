@@ -209,7 +209,7 @@ class Planned(Windows):
         reads_s = controller.costs.draft.seconds(READ) / READ
         expected_s = (1 - share) * controller.plan().saved_per_token - share * reads_s
         gain = controller.hindsight.gain(expected_s / controller.plain_s)
-        if entry_s <= controller.plain_s:
+        if not self._is_investment(entry_s):
             return gain > 0
         if controller.entry_account.balance <= 0:
             return False
@@ -222,6 +222,13 @@ class Planned(Windows):
             and entry_s < controller.entry_account.surplus * controller.plain_s
             and entry_s < controller.plan().saved_per_token * n_expected
         )
+
+    def _is_investment(self, entry_s: float) -> bool:
+        """Whether what the draft model has to read first is decided upon and charged by itself.
+
+        Otherwise it is part of the round.
+        """
+        return entry_s > self._controller.plain_s
 
     def _may_probe(self, entry_s: float) -> bool:
         controller = self._controller
@@ -324,8 +331,8 @@ class Planned(Windows):
             self._span.start += found.n_accept + 1
         else:
             self._book(n, seconds, entry_s)
-            # The first reading is decided upon by itself.
-            again_s = entry_s if self._span.drafts or entry_s <= controller.plain_s else 0.0
+            invested = not self._span.drafts and self._is_investment(entry_s)
+            again_s = 0.0 if invested else entry_s
             self._span.add(n + 1, seconds + again_s, drafts=True)
         if found.read:
             controller.confidence.update(logprobs, draft.n_own_within(n))
@@ -344,11 +351,11 @@ class Planned(Windows):
         yield Stretch(None if rejected and self._policy.after_reject == "target" else 0)
 
     def _book(self, n_accept: int, seconds: float, entry_s: float = 0.0) -> None:
-        # What the draft model has to read before it can begin is an investment: charged to the
-        # account of every round, it would end the drafting that is to earn it.
+        # Charged to the account of every round, an investment would end the drafting that is to
+        # earn it.
         controller = self._controller
         plain_s = controller.plain_s
-        if entry_s <= plain_s:
+        if not self._is_investment(entry_s):
             seconds, entry_s = seconds + entry_s, 0.0
         gain = n_accept + 1 - seconds / plain_s
         controller.account.book(gain)

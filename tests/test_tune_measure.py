@@ -156,6 +156,28 @@ def test_a_subject_decodes_behind_the_same_context(
     model.close()
 
 
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_whether_a_batch_rounds_like_its_tokens_one_by_one(
+    tiny: Callable[..., Path], flash_attn: str
+) -> None:
+    model = Model(tiny(seed=1, n_embd=256))
+    subject = Subject(model, n_threads=1, flash_attn=flash_attn)
+    prompt = subject.context.tokens.copy()
+    following = (reference_tokens(model) * 2)[N_CONTEXT : N_CONTEXT + 4]
+    alone = []
+    for i in range(4):
+        subject.context.resume(prompt + following[: i + 1])
+        alone.append(subject.context.last_row(following[i : i + 1]).copy())
+    subject.context.rewind(N_CONTEXT)
+    ((_, rows),) = subject.context.decode(following, n_rows=4)
+    expected = bool((rows.copy() == np.concatenate(alone)).all())
+    subject.context.rewind(N_CONTEXT)
+    assert subject.batch_is_exact() == expected
+    assert subject.context.tokens == prompt
+    subject.close()
+    model.close()
+
+
 # the check
 
 

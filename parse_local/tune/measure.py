@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from parse_local.llama import scores
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
@@ -90,6 +92,16 @@ class Subject:
         seconds = self._clock() - started
         context.rewind(N_CONTEXT)
         return seconds / BURST if n == 1 else seconds
+
+    def batch_is_exact(self) -> bool:
+        """Whether a batch has the very logits of its tokens one by one, to the last bit."""
+        context = self.context
+        tokens = self._text[N_CONTEXT : N_CONTEXT + BURST]
+        batch = [rows.copy() for _, rows in context.decode(tokens, n_rows=len(tokens))]
+        context.rewind(N_CONTEXT)
+        alone = [context.last_row([token]).copy() for token in tokens]
+        context.rewind(N_CONTEXT)
+        return np.array_equal(np.concatenate(batch), np.concatenate(alone))
 
     def close(self) -> None:
         """Free the cache; the model stays."""

@@ -12,7 +12,7 @@ from parse_local.costs import SIZES, CostCurve, PairCosts
 from parse_local.hub.storage import format_size
 from parse_local.tune.check import Role
 from parse_local.tune.measure import MARGIN, WINDOW
-from parse_local.tune.store import Record
+from parse_local.tune.store import Record, Setting
 
 Records = Mapping[Role, Record]
 
@@ -61,23 +61,29 @@ def print_report(records: Records, console: Console) -> None:
             soft_wrap=True,
         )
     for role, record in records.items():
-        for kv_type, gain in _faster_caches(record):
+        for setting, gain in _not_taken(record):
+            if setting.kv_type != "f16":
+                what = f"a {setting.kv_type} KV cache, which changes the text slightly"
+                option = f"--kv-type {setting.kv_type}"
+            else:
+                what = "other attention, which rounds differently alone and in a batch"
+                option = f"--flash-attn {setting.flash_attn}"
             console.print(
-                f"The {role} would run at {gain:.2f}x with a {kv_type} KV cache, which changes the "
-                f"text slightly and is left to you (--kv-type {kv_type}).",
+                f"The {role} would run at {gain:.2f}x with {what} and is left to you ({option}).",
                 soft_wrap=True,
             )
 
 
-def _faster_caches(record: Record) -> list[tuple[str, float]]:
-    """KV types that would be faster than f16 with the chosen settings, and how much."""
-    chosen = [
-        s.speed
-        for s in record.settings
-        if (s.n_threads, s.flash_attn, s.kv_type) == (record.n_threads, record.flash_attn, "f16")
-    ]
-    others = [s for s in record.settings if s.kv_type != "f16"]
-    return [(s.kv_type, s.speed / c) for s in others for c in chosen if s.speed > MARGIN * c]
+def _not_taken(record: Record) -> list[tuple[Setting, float]]:
+    """Settings that would be faster than the chosen ones, and how much."""
+
+    def key(s: Setting) -> tuple[int, str, str]:
+        return s.n_threads, s.flash_attn, s.kv_type
+
+    taken = (record.n_threads, record.flash_attn, "f16")
+    speeds = [s.speed for s in record.settings if key(s) == taken]
+    others = [s for s in record.settings if s.n_threads == record.n_threads and key(s) != taken]
+    return [(s, s.speed / now) for s in others for now in speeds if s.speed > MARGIN * now]
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -219,8 +219,10 @@ class Tuner:
                 speeds = self._compare(
                     role, partial(_sample, role, base), partial(_sample, role, other)
                 )
-                # A quantised cache changes the text, so it is measured and left to the user.
-                if kv_type == "f16" and speeds.both > MARGIN:
+                # What changes the text is measured and left to the user: a quantised cache, and
+                # for a target rounding that is no longer the same alone and in a batch.
+                faster = kv_type == "f16" and speeds.both > MARGIN
+                if faster and (role == "draft" or other.batch_is_exact() >= base.batch_is_exact()):
                     found.flash_attn, found.speeds = flash_attn, so_far * speeds
                     found.subject = other
                     stack.push(tried.pop_all())
