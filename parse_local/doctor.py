@@ -13,7 +13,7 @@ from parse_local._version import __version__
 from parse_local.errors import ParseLocalError
 from parse_local.memory import GIB
 from parse_local.paths import data_dir, models_dir
-from parse_local.policy import DEFAULT_PAIR
+from parse_local.policy import DEFAULT_PAIR, LoadOptions
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Report:
         directories: where models and data are kept.
         models: names of the catalogue's models that are on this machine.
         placement: how the default pair would be placed, one line a model.
+        tuned: the roles for which `parse-local tune` has measured the default pair's files here.
         problems: what would keep the default pair from running, each with its remedy.
     """
 
@@ -38,6 +39,7 @@ class Report:
     directories: dict[str, str] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
     placement: list[str] = field(default_factory=list)
+    tuned: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,9 +90,12 @@ def _models(report: Report) -> None:
 
 
 def _default_pair(report: Report) -> None:
-    from parse_local.pair import plan_pair
+    from parse_local.pair import find_files, plan_pair
+    from parse_local.tune.apply import look_up
 
     report.placement = [str(p) for p in plan_pair(DEFAULT_PAIR)]
+    _, paths = find_files(DEFAULT_PAIR, None, None, False)
+    report.tuned = list(look_up(paths, LoadOptions()).records)
 
 
 def print_report(report: Report) -> None:
@@ -122,6 +127,9 @@ def print_report(report: Report) -> None:
     table.add_row("models", ", ".join(report.models) or "none yet")
     for line in report.placement:
         table.add_row(f"{DEFAULT_PAIR}", line)
+    if report.placement:
+        missing = "no; `parse-local tune` takes two minutes, once"
+        table.add_row("tuned", ", ".join(report.tuned) or missing)
     console.print(table, highlight=False)
     for problem in report.problems:
         console.print(f"✗ {problem}", style="red", highlight=False, soft_wrap=True)
