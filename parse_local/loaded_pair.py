@@ -26,8 +26,9 @@ from parse_local.speculation import Speculation
 from parse_local.verifier import Verifier
 from parse_local.writer import Writer
 
-_TIMED = (1, 1, 1, 8, 8)
-"""Tokens of the decodes by which an unmeasured draft model is timed."""
+_TIMED = (1, 1, 1, 8, 8, 8)
+"""Tokens of the decodes by which an unmeasured draft model is timed; medians count, because the
+first of a shape may have to wait for the disk, or for a GPU's shaders."""
 
 
 class LoadedPair:
