@@ -263,7 +263,7 @@ def test_tokens_together_are_as_tokens_one_by_one(quantised: Model, n_threads: i
 
 
 @pytest.mark.usefixtures("avx2")
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_threads", [1, 2, 3])  # there are four heads
 def test_a_token_is_the_same_alone_and_among_others(quantised: Model, n_threads: int) -> None:
     """To the last bit, in batches as large as a window, across the 512th cell of the cache."""
     context = Context(quantised, n_ctx=1024, n_threads=n_threads, flash_attn="on")
