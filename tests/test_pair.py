@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,32 @@ def test_a_draft_that_was_never_measured_is_timed_while_it_is_loaded(
     )
     measured.time_draft()
     assert measured.controller.costs.draft.seconds(1) == 1.0
+
+
+LOAD = """
+import sys, time
+import numpy, psutil  # numpy has threads of its own
+from parse_local import load_pair
+from parse_local.llama import library
+library.init()
+before = psutil.Process().num_threads()
+engine = load_pair(target=sys.argv[1], draft=sys.argv[2], n_ctx=64, n_threads=2)
+assert engine.draft.context.passes, "nothing was timed"
+for _ in range(500):  # they end a moment after the thread that they belong to
+    more = psutil.Process().num_threads() - before
+    if not more:
+        break
+    time.sleep(0.01)
+print(more)
+"""
+
+
+def test_loading_leaves_no_threads_that_those_of_answers_would_have_to_share_cores_with(
+    tiny: Tiny,
+) -> None:
+    command = [sys.executable, "-c", LOAD, str(tiny(seed=1)), str(tiny(seed=2))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 def test_a_guarantee_ends_where_other_files_begin(
