@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from parse_local.tune.check import Role
+    from parse_local.tune.found import Request
     from parse_local.tune.store import Record
-    from parse_local.tune.tuner import Request
 
 _BUDGET_S, _TARGET_BUDGET_S = 110.0, 300.0
 
@@ -123,7 +123,7 @@ def _requests(
     from parse_local.pair import plan_files
     from parse_local.policy import LoadOptions
     from parse_local.profile import Profile
-    from parse_local.tune.tuner import Request
+    from parse_local.tune.found import Request
 
     options = LoadOptions(n_gpu_layers=n_gpu_layers, spec="none")
     plan = plan_files({str(role): path for role, path in paths.items()}, options, Profile())

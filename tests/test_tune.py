@@ -31,10 +31,11 @@ from parse_local.policy import LoadOptions
 from parse_local.tune import store
 from parse_local.tune.apply import Tuned, look_up
 from parse_local.tune.check import Quality, Role
+from parse_local.tune.found import Request
 from parse_local.tune.measure import WINDOW, Speeds
 from parse_local.tune.report import bounds, print_report
 from parse_local.tune.store import Candidate, Record, Requantised, Setting
-from parse_local.tune.tuner import RECIPES, Request, Tuner
+from parse_local.tune.tuner import RECIPES, Tuner
 
 BARE = CostCurve(((1, 0.02), (16, 0.16), (512, 4.0)))
 ROWS = CostCurve(((1, 0.02), (16, 0.20), (512, 5.0)))

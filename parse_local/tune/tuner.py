@@ -12,16 +12,16 @@ from typing import Any
 
 import psutil
 
-from parse_local.costs import SIZES, CostCurve
+from parse_local.costs import SIZES
 from parse_local.errors import Cancelled, ModelError, OutOfMemoryError, UsageError
-from parse_local.fingerprint import fingerprint
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.quantize import Recipe, requantise
 from parse_local.policy import FlashAttention, KVType
 from parse_local.tune import store
-from parse_local.tune.check import N_TOKENS, Quality, Reading, Role, compare, read_reference
+from parse_local.tune.check import N_TOKENS, Reading, Role, compare, read_reference
+from parse_local.tune.found import Found, Request, decode_name, decodes
 from parse_local.tune.measure import (
     BURST,
     MARGIN,
@@ -35,7 +35,7 @@ from parse_local.tune.measure import (
     relative,
     threads_to_try,
 )
-from parse_local.tune.store import Candidate, Record, Requantised, Setting
+from parse_local.tune.store import Record, Setting
 
 GROWTH = 1.5
 """A requantisation that would be larger than the original by this factor is not made."""
@@ -65,23 +65,6 @@ class Step:
 
     text: str
     done: float
-
-
-@dataclass(frozen=True)
-class Request:
-    """One file to tune.
-
-    Args:
-        path: the file.
-        n_gpu_layers: of its layers on the GPU, the output layer counted.
-        requantise: look for a faster quantisation of it.
-        n_threads: CPU threads, None to find out how many are fastest.
-    """
-
-    path: Path
-    n_gpu_layers: int
-    requantise: bool
-    n_threads: int | None = None
 
 
 class Tuner:
@@ -128,11 +111,11 @@ class Tuner:
             Cancelled: after `cancel`.
         """
         store.remove_leftovers()
-        found: dict[Role, _Found] = {}
+        found: dict[Role, Found] = {}
         try:
             with ExitStack() as stack:
                 for role, request in self._requests.items():
-                    found[role] = _Found(request)
+                    found[role] = Found(request)
                     yield from self._choose_settings(stack, role, found[role])
                 for role, choice in found.items():
                     if choice.request.requantise:
@@ -171,7 +154,7 @@ class Tuner:
         budget = _SHARE * self._budget_s
         return relative(base, other, most=_REPEATS[role], budget_s=budget, clock=self._clock)
 
-    def _choose_settings(self, stack: ExitStack, role: Role, found: _Found) -> Iterator[Step]:
+    def _choose_settings(self, stack: ExitStack, role: Role, found: Found) -> Iterator[Step]:
         yield self._step(f"loading the {role}")
         model = found.load(stack, found.request.path)
         base = self._subject(stack, model, n_threads=found.request.n_threads)
@@ -230,7 +213,7 @@ class Tuner:
                 Setting(found.n_threads, flash_attn, kv_type, so_far.both * speeds.both)
             )
 
-    def _choose_file(self, role: Role, found: _Found) -> Iterator[Step]:
+    def _choose_file(self, role: Role, found: Found) -> Iterator[Step]:
         base, model = found.subject, found.subject.context.model
         faster: list[tuple[Recipe, Path, Speeds]] = []
         took = 0.0
@@ -262,14 +245,14 @@ class Tuner:
         faster.sort(key=lambda f: f[2].both, reverse=True)
         yield from self._check(role, model, found, faster)
 
-    def _speed_of(self, role: Role, base: Subject, found: _Found, path: Path) -> Speeds:
+    def _speed_of(self, role: Role, base: Subject, found: Found, path: Path) -> Speeds:
         with ExitStack() as stack:
             model = found.load(stack, path)
             other = self._subject(stack, model, **found.chosen_settings)
             return self._compare(role, partial(_sample, role, base), partial(_sample, role, other))
 
     def _check(
-        self, role: Role, model: Model, found: _Found, faster: list[tuple[Recipe, Path, Speeds]]
+        self, role: Role, model: Model, found: Found, faster: list[tuple[Recipe, Path, Speeds]]
     ) -> Iterator[Step]:
         """Take the fastest that says what the original says."""
         original: Reading | None = None
@@ -292,7 +275,7 @@ class Tuner:
                 found.choose(role, recipe, path)
                 found.speeds = found.speeds * speeds
 
-    def _read(self, found: _Found, model: Model) -> Reading:
+    def _read(self, found: Found, model: Model) -> Reading:
         context = Context(model, n_ctx=N_TOKENS, cancel=self._cancel, **found.chosen_settings)
         try:
             return read_reference(model, context)
@@ -301,7 +284,7 @@ class Tuner:
 
     # what it costs
 
-    def _curves(self, stack: ExitStack, found: Mapping[Role, _Found]) -> Iterator[Step]:
+    def _curves(self, stack: ExitStack, found: Mapping[Role, Found]) -> Iterator[Step]:
         yield self._step("cost curves")
         probes: dict[str, Callable[[], float]] = {}
         expected: dict[str, float] = {}
@@ -312,8 +295,8 @@ class Tuner:
                 subject = self._subject(stack, model, **choice.chosen_settings)
                 choice.token_s = _batch_s(role, subject)
             expected |= choice.expected(role)
-            for n, rows in _sizes(role):
-                probes[_name(role, n, rows)] = partial(subject.decode, n, rows=rows)
+            for n, rows in decodes(role):
+                probes[decode_name(role, n, rows)] = partial(subject.decode, n, rows=rows)
         # Small ones first: they matter most, and are repeated most.
         order = sorted(probes, key=_size)
         turns = in_turns(
@@ -339,18 +322,6 @@ class Tuner:
             return found
 
 
-def _name(role: Role, n: int, rows: bool) -> str:
-    return f"{role}, {n} tokens" + (", every row" if rows else "")
-
-
-def _sizes(role: Role) -> Iterator[tuple[int, bool]]:
-    """Decodes whose cost is measured: tokens, and whether each has an output row."""
-    for n in SIZES:
-        yield n, False
-        if role == "target" and n > 1:  # one token has one row either way
-            yield n, True
-
-
 def _size(name: str) -> int:
     return int(name.split()[1])
 
@@ -364,98 +335,3 @@ def _sample(role: Role, subject: Subject) -> tuple[float, float]:
     if role == "draft":
         return decode, 0.0
     return decode, subject.decode(WINDOW, rows=True) / WINDOW
-
-
-class _Found:
-    """What is known about one file so far, and what was made of it."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.subject: Subject  # the original, with the settings that were chosen
-        self.token_s = 0.0  # of a token in a decode of `WINDOW`, roughly
-        self.n_threads = 0
-        self.flash_attn: FlashAttention = "auto"
-        self.speeds = Speeds()
-        self.settings: list[Setting] = []
-        self.candidates: list[Candidate] = []
-        self.requantised: Requantised | None = None
-        self.part_path: Path | None = None
-        self._parts: list[Path] = []
-        self._fingerprint = fingerprint(request.path)
-
-    @property
-    def path(self) -> Path:
-        """The file that is used from now on."""
-        return self.part_path or self.request.path
-
-    @property
-    def chosen_settings(self) -> dict[str, Any]:
-        """As arguments of `Context`."""
-        return {"n_threads": self.n_threads, "flash_attn": self.flash_attn}
-
-    def expected(self, role: Role) -> dict[str, float]:
-        """Seconds that the decodes of the cost curves will take, roughly."""
-        return {_name(role, n, rows): n * self.token_s for n, rows in _sizes(role)}
-
-    def load(self, stack: ExitStack, path: Path) -> Model:
-        """Load a file where the original would be placed."""
-        model = Model(path, n_gpu_layers=self.request.n_gpu_layers)
-        stack.callback(model.close)
-        return model
-
-    def part(self, role: Role, recipe: Recipe) -> Path:
-        """Where a requantisation lies until it is known to be of use."""
-        path = store.requantised_path(role, self.request.path, self._fingerprint, recipe.name)
-        self._parts.append(store.part_of(path))
-        return self._parts[-1]
-
-    def choose(self, role: Role, recipe: Recipe, part: Path) -> None:
-        """A requantisation takes the original's place."""
-        path = store.requantised_path(role, self.request.path, self._fingerprint, recipe.name)
-        self.part_path = part
-        self.requantised = Requantised(recipe.name, path.name, part.stat().st_size)
-
-    def keep(self) -> None:
-        """Give the chosen file its name."""
-        if self.requantised is not None and self.part_path is not None:
-            self.part_path.replace(self.requantised.path)
-
-    def tidy(self) -> None:
-        """Remove what has no name."""
-        for part in self._parts:
-            part.unlink(missing_ok=True)
-
-    def note(
-        self,
-        recipe: Recipe,
-        n_bytes: int,
-        verdict: str,
-        *,
-        speed: float | None = None,
-        quality: Quality | None = None,
-    ) -> None:
-        """Write down what became of a requantisation."""
-        self.candidates.append(Candidate(recipe.name, n_bytes, speed, quality, verdict))
-
-    def record(self, role: Role, seconds: Mapping[str, float]) -> Record:
-        """The result, with the curves out of what `in_turns` measured."""
-
-        def curve(rows: bool) -> CostCurve:
-            names = {n: _name(role, n, rows and n > 1) for n in SIZES}
-            return CostCurve.through({n: seconds[k] for n, k in names.items() if k in seconds})
-
-        return Record(
-            role=role,
-            file=self.request.path.name,
-            fingerprint=self._fingerprint,
-            machine=store.machine(),
-            n_gpu_layers=self.request.n_gpu_layers,
-            n_threads=self.n_threads,
-            flash_attn=self.flash_attn,
-            bare=curve(False),
-            rows=curve(True) if role == "target" else None,
-            speeds=self.speeds,
-            settings=tuple(self.settings),
-            candidates=tuple(self.candidates),
-            requantised=self.requantised,
-        )
