@@ -205,7 +205,9 @@ class Tuner:
                 # What changes the text is measured and left to the user: a quantised cache, and
                 # for a target rounding that is no longer the same alone and in a batch.
                 faster = kv_type == "f16" and speeds.both > MARGIN
-                if faster and (role == "draft" or other.batch_is_exact() >= base.batch_is_exact()):
+                if faster and (
+                    role == "draft" or other.batch_is_exact() or not base.batch_is_exact()
+                ):
                     found.flash_attn, found.speeds = flash_attn, so_far * speeds
                     found.subject = other
                     stack.push(tried.pop_all())
