@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from parse_local.answer import Answer
@@ -17,6 +18,7 @@ from parse_local.events import Progress, Round
 from parse_local.judge import Judge, make_judge
 from parse_local.llama import library
 from parse_local.llama.cancel import CancelFlag
+from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
 from parse_local.llama.speculator import Speculator
 from parse_local.metering import Meter
@@ -92,11 +94,18 @@ class LoadedPair:
         """
         if self.draft is None or self.costs is not None:
             return
-        context = self.draft.context
+        # In a thread that ends. OpenMP keeps the threads of a thread that has decoded; where
+        # they and those of the one that answers outnumber the cores, all of them wait asleep
+        # instead of spinning, and a token takes half as long again.
+        with ThreadPoolExecutor(1) as apart:
+            apart.submit(self._time, self.draft.context).result()
+
+    def _time(self, context: Context) -> None:
         for n in _TIMED:
+            tokens = [0] * min(n, context.n_ctx)
             started = time.perf_counter()
-            context.last_row([0] * min(n, context.n_ctx))
-            self.controller.drafted(n, time.perf_counter() - started)
+            context.last_row(tokens)
+            self.controller.drafted(len(tokens), time.perf_counter() - started)
             context.clear()
 
     @property

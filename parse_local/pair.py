@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,11 +148,7 @@ def load_pair(
         costs=tuned.costs(options, n_gpu_layers),
     )
     try:
-        # In a thread that ends. OpenMP keeps the threads of a thread that has decoded; where
-        # they and those of the one that answers outnumber the cores, all of them wait asleep
-        # instead of spinning, and a token takes half as long again.
-        with ThreadPoolExecutor(1) as apart:
-            apart.submit(engine.time_draft).result()
+        engine.time_draft()
     except BaseException:
         engine.close()
         raise

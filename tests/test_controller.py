@@ -116,6 +116,9 @@ def test_unmeasured_costs_are_those_of_the_sizes_and_batches_look_cheap() -> Non
     assert Controller(costs).drafts
     costs.target.observe(11, 1.5)
     assert costs.target.seconds(11) == pytest.approx(1.5)
+    on_cpu = guess_costs(1_000_000_000, 3_000_000_000)
+    assert on_cpu.target.seconds(11) == pytest.approx(4 * on_cpu.target.seconds(1))
+    assert Controller(on_cpu).drafts
 
 
 def test_one_bad_moment_does_not_make_a_size_dear_for_good() -> None:
