@@ -106,70 +106,73 @@ def plan_windows(
     """
     verify = np.array([costs.target.seconds(1 + n_per_token * i) for i in range(n_max + 1)])
     steps = costs.draft.seconds(1) + np.diff(verify)
+    # The first decode also reads what the target has added since, where all of a draft held.
+    steps[0] += costs.draft.seconds(2) - costs.draft.seconds(1)
     mean = sum(share * chance for share, chance in chances)
     move = _transition(chances)
     plain_s = float(verify[0])
     price = plain_s if guess is None else min(guess, plain_s)
     for _ in range(50):
-        go, n_tokens = _value(price * n_per_token * mean, n_per_token * mean, steps, move)
-        value = price - plain_s + max(0.0, float(go[0, -1]))
+        going_on = _going_on(price * n_per_token * mean, n_per_token * mean, steps, move)
+        at_first = going_on[0, :, -1]
+        saved_s, n_gained, mean_window = at_first.tolist() if at_first[_VALUE] > 0 else (0.0,) * 3
+        value = price - plain_s + saved_s
         if abs(value) <= _TOLERANCE * plain_s:
             break
-        price -= value / (1 + n_tokens)
-    price = min(price, plain_s)
+        price -= value / (1 + n_gained)
     return WindowPlan(
-        seconds_per_token=price,
+        seconds_per_token=min(price, plain_s),
         plain_s=plain_s,
-        thresholds=tuple(_threshold(row) for row in go),
-        mean_window=_mean_window(go, move),
+        thresholds=_thresholds(going_on[:, _VALUE]),
+        mean_window=mean_window,
     )
 
 
 def _transition(chances: Chances) -> np.ndarray:
-    # Expectation over the next token: a function of survival, on the grid, to the same of
-    # survival before it. Between grid points functions are linear, as the value mostly is.
+    # Expectation over the next token: a row of values by survival, times this, is the same by
+    # survival before it. Between grid points values are linear, as they mostly are.
     n = len(_GRID)
     move = np.zeros((n, n))
     for share, chance in chances:
         place = _GRID * min(chance, 1.0) * (n - 1)
         below = np.minimum(place.astype(int), n - 2)
         part = place - below
-        move[np.arange(n), below] += share * (1 - part)
-        move[np.arange(n), below + 1] += share * part
+        move[below, np.arange(n)] += share * (1 - part)
+        move[below + 1, np.arange(n)] += share * part
     return move
 
 
-def _value(
-    reward: float, gain: float, steps: np.ndarray, move: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """(value of drafting on after each number of tokens, for each survival; tokens gained)."""
-    go = np.empty((len(steps), len(_GRID)))
-    ahead = np.zeros((len(_GRID), 2))  # value, tokens, of the tokens behind
-    for i in range(len(steps) - 1, -1, -1):
-        ahead = move @ ahead
-        ahead[:, 0] += reward * _GRID - steps[i]
-        ahead[:, 1] += gain * _GRID
-        go[i] = ahead[:, 0]
-        ahead[ahead[:, 0] <= 0] = 0.0  # stop there
-    return go, float(ahead[-1, 1])
+_VALUE, _GAINED, _DRAFTED = range(3)
 
 
-def _threshold(values: np.ndarray) -> float:
-    # Value grows with survival: where it becomes positive.
-    if values[-1] <= 0:
-        return math.inf
-    i = int(np.argmax(values > 0))
-    if i == 0:
-        return 0.0
-    below, above = values[i - 1], values[i]
-    return float(_GRID[i - 1] + (_GRID[i] - _GRID[i - 1]) * -below / (above - below))
+def _going_on(reward: float, gain: float, steps: np.ndarray, move: np.ndarray) -> np.ndarray:
+    """What is to be expected of drafting on, to where it no longer pays.
+
+    Returns:
+        (tokens drafted so far, 3, survival): the value in seconds, target tokens gained, and
+        tokens drafted.
+    """
+    found = np.empty((len(steps), 3, len(_GRID)))
+    # What the next token itself brings, to which the loop adds what follows it.
+    found[:, _VALUE] = reward * _GRID - steps[:, None]
+    found[:, _GAINED] = gain * _GRID
+    found[:, _DRAFTED] = 1.0
+    ahead, follows = np.zeros((2, 3, len(_GRID)))
+    for here in found[::-1]:
+        np.dot(ahead, move, out=follows)
+        here += follows
+        np.multiply(here, here[_VALUE] > 0, out=ahead)  # else it stops there
+    return found
 
 
-def _mean_window(go: np.ndarray, move: np.ndarray) -> float:
-    ahead = np.zeros(len(_GRID))
-    for values in go[::-1]:
-        ahead = np.where(values > 0, 1 + move @ ahead, 0.0)
-    return float(ahead[-1])
+def _thresholds(values: np.ndarray) -> tuple[float, ...]:
+    # Value grows with survival: where it becomes positive, between two points of the grid.
+    at = np.argmax(values > 0, axis=1)
+    rows, before = np.arange(len(values)), np.maximum(at - 1, 0)
+    below, above = values[rows, before], values[rows, at]
+    rise = np.where(above > below, above - below, 1.0)
+    places = np.where(at > 0, _GRID[before] - (_GRID[at] - _GRID[before]) * below / rise, 0.0)
+    return tuple(np.where(values[:, -1] > 0, places, math.inf).tolist())
 
 
 @dataclass(frozen=True)

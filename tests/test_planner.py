@@ -56,7 +56,12 @@ chances = st.floats(0.0, 1.0)
 def rate_of_window(costs: PairCosts, chance: float, n: int) -> float:
     """Seconds a token with windows of `n` tokens, all equally likely to hold."""
     gain = 1 + sum(chance**i for i in range(1, n + 1))
-    return (n * costs.draft.seconds(1) + costs.target.seconds(n + 1)) / gain
+    return (draft_seconds(costs, n) + costs.target.seconds(n + 1)) / gain
+
+
+def draft_seconds(costs: PairCosts, n: int) -> float:
+    """Of drafting `n` tokens; the first decode also reads the token that the target has added."""
+    return costs.draft.seconds(2) + (n - 1) * costs.draft.seconds(1) if n else 0.0
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,7 +83,8 @@ def rate_of_policy(costs: PairCosts, classes: list[tuple[float, float]], go: dic
         # expected (seconds, tokens) from here on
         if not go[history]:
             return costs.target.seconds(len(history) + 1), 1.0
-        seconds, tokens = costs.draft.seconds(1), 0.0
+        n = len(history)
+        seconds, tokens = draft_seconds(costs, n + 1) - draft_seconds(costs, n), 0.0
         for i, (share, chance) in enumerate(classes):
             more_s, more = walk((*history, i), survival * chance)
             seconds += share * more_s
