@@ -210,6 +210,7 @@ class Controller:
     ALLOWANCE = 0.02  # of plain time may be lost
     START, MOST = 16.0, 48.0  # the account, in plain tokens: at first, and at most
     MARGIN = 1.03  # a plan has to promise this much more than plain decoding
+    BEST = 0.97  # chance that the target agrees with a token of a draft model that suits it well
     REPLAN_EVERY = 4  # updates, once there were a few
     PLAIN, OF = 3, 48  # target decodes that have to be of one token, to know what that takes
 
@@ -305,6 +306,11 @@ class Controller:
         """Whether the plan promises enough to draft by it."""
         plan = self.plan()
         return plan.drafts and plan.plain_s > self.MARGIN * plan.seconds_per_token
+
+    def saved_at_best(self) -> float:
+        """Seconds a token that drafts would save if the draft model suited the target well."""
+        best = plan_windows(self.costs, [(1.0, self.BEST)], n_per_token=self.per_draft_token.value)
+        return best.saved_per_token
 
     def updated(self) -> None:
         """Something was learnt that plans depend on."""

@@ -204,11 +204,7 @@ class Planned(Windows):
         controller, answer = self._controller, self._answer
         if not controller.drafts or controller.account.balance <= 0:
             return False
-        # Nothing is saved on what n-grams give without a draft; the draft model reads it too.
-        share = controller.looked_up.value
-        reads_s = controller.costs.draft.seconds(READ) / READ
-        expected_s = (1 - share) * controller.plan().saved_per_token - share * reads_s
-        gain = controller.hindsight.gain(expected_s / controller.plain_s)
+        gain = controller.hindsight.gain(self._gain(controller.plan().saved_per_token))
         if not self._is_investment(entry_s):
             return gain > 0
         if controller.entry_account.balance <= 0:
@@ -222,6 +218,14 @@ class Planned(Windows):
             and entry_s < controller.entry_account.surplus * controller.plain_s
             and entry_s < controller.plan().saved_per_token * n_expected
         )
+
+    def _gain(self, saved_per_token: float) -> float:
+        # Of a token of the answer, in plain tokens. Nothing is saved on what n-grams give without
+        # a draft; the draft model reads it too.
+        controller = self._controller
+        share = controller.looked_up.value
+        reads_s = controller.costs.draft.seconds(READ) / READ
+        return ((1 - share) * saved_per_token - share * reads_s) / controller.plain_s
 
     def _is_investment(self, entry_s: float) -> bool:
         """Whether what the draft model has to read first is decided upon and charged by itself.
@@ -237,9 +241,11 @@ class Planned(Windows):
         costs = controller.costs
         cost = entry_s + self.PROBE * costs.draft.seconds(1) + costs.target.seconds(1 + self.PROBE)
         lost = cost / controller.plain_s - 1
-        if controller.n_expected(len(self._answer.tokens), self._answer.n_left) < 2 * lost:
-            return False  # what it may find out would come too late here
-        return lost <= controller.account.balance
+        if lost > controller.account.balance:
+            return False
+        # The best that it may find out has to make up for it before the answer ends.
+        n_expected = controller.n_expected(len(self._answer.tokens), self._answer.n_left)
+        return lost <= n_expected * self._gain(controller.saved_at_best())
 
     def without_draft(self, answer: Answer) -> Stretch:
         """One token at first, or to time it; else as many as should pass until the next choice."""

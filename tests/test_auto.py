@@ -20,6 +20,7 @@ from parse_local.llama import speculator
 # A target at 85 ms a token that reads 16 for the price of three, and a draft at 25 ms.
 TARGET = CostCurve(((1, 0.085), (4, 0.13), (16, 0.272), (64, 0.77), (512, 6.0)))
 COSTS = PairCosts(CostCurve(((1, 0.025), (512, 2.5))), TARGET, TARGET)
+DEAR_DRAFT = PairCosts(CostCurve(((1, 0.06), (512, 6.0))), TARGET, TARGET)
 SLOW_DRAFT = PairCosts(CostCurve(((1, 0.2), (512, 5.0))), TARGET, TARGET)
 
 DRAFTS: dict[str, dict[str, Any]] = {
@@ -173,7 +174,7 @@ def test_a_draft_that_promises_too_little_is_tried_once_that_is_earned(
     # By the plan, which thinks little of the draft, it saves over an answer hardly more than
     # its reading of the prompt costs. In truth it is always right.
     engine = reset(engines["the target itself"])
-    for _ in range(3):
+    for _ in range(2):
         engine.controller.confidence.update([-0.01] * 5, n_agreed=1)
     engine.controller.updated()
     drafted, spent = [], []
@@ -255,6 +256,17 @@ def test_a_draft_that_cannot_pay_is_never_run(engines: dict[str, Any]) -> None:
     reset(engine).controller.account.balance = 0.1
     found = answer(engine, "hello there " * 40, strategy="auto", max_tokens=3)
     assert found.tokens.draft_decoded == 0
+
+
+def test_nothing_is_spent_on_finding_out_where_even_a_good_draft_gains_nothing(
+    engines: dict[str, Any],
+) -> None:
+    # Three percent of rejected tokens would eat up what the others save at this price.
+    engine = reset(engines["close"], DEAR_DRAFT)
+    for i in range(4):
+        engine.forget()
+        found = answer(engine, f"{i} hello there", strategy="auto", max_tokens=150)
+        assert found.tokens.draft_decoded == 0
 
 
 @pytest.mark.parametrize("draft", ["hostile", "hostile, other vocabulary"])
