@@ -17,6 +17,7 @@ from parse_local.llama._bindings import lib
 from parse_local.llama.batch import N_BATCH
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
+from parse_local.llama.decode_call import poll
 from parse_local.llama.model import Model
 
 Tiny = Callable[..., Path]
@@ -300,7 +301,7 @@ def test_llama_cpp_polls_the_flag_while_it_computes(make: Any) -> None:
     assert context.tokens == tokens
     assert context.n_decoded == 40
     cancel.clear()
-    context._install_abort_callback()
+    context.abort_callback = poll(context.handle, context.cancel)
     extended = context.last_row([4])[0].copy()
     np.testing.assert_allclose(extended, row(make(), [*tokens, 4]), rtol=0, atol=1e-5)
 
@@ -321,7 +322,7 @@ def test_an_aborted_judgement_leaves_no_fork(make: Any) -> None:
     with pytest.raises(Cancelled):
         context.judge([10, 20], SUFFIX, LABELS)
     cancel.clear()
-    context._install_abort_callback()
+    context.abort_callback = poll(context.handle, context.cancel)
     again = context.judge([10, 20], SUFFIX, LABELS)
     np.testing.assert_allclose(again, expected, rtol=0, atol=1e-6)
     assert context.n_suffix_decoded == 2 * 2 * len(SUFFIX)

@@ -17,6 +17,7 @@ from parse_local.llama._bindings import lib
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
 from parse_local.llama.conversations import n_common
+from parse_local.llama.decode_call import poll
 from parse_local.llama.model import Model
 from parse_local.llama.sampler import Sampler
 
@@ -133,7 +134,7 @@ def test_a_cancel_within_the_step(make: Any) -> None:
     with pytest.raises(Cancelled):
         context.greedy(4)
     cancel.clear()
-    context._install_abort_callback()
+    context.abort_callback = poll(context.handle, context.cancel)
     assert context.tokens == [1, 2, 3]
     assert context.greedy(4) == expected
 

@@ -23,6 +23,7 @@ from parse_local.llama._bindings import lib
 from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.checkpoints import STRIDE
 from parse_local.llama.context import Context
+from parse_local.llama.decode_call import poll
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
 
@@ -261,7 +262,7 @@ def test_a_stopped_decode_leaves_a_usable_context(
             stopped()
         assert len(polls) >= 3
         cancel.clear()
-        context._install_abort_callback()
+        context.abort_callback = poll(context.handle, cancel)
         assert context.tokens == tokens[: len(context.tokens)]
         for wanted in ([*tokens, 4], [*tokens[:25], 4]):
             found = row(context, wanted)

@@ -17,12 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from parse_local.errors import (
-    Cancelled,
-    ContextLengthError,
-    DecodeError,
-)
-from parse_local.llama import judging, library, scores
+from parse_local.errors import Cancelled, ContextLengthError
+from parse_local.llama import decode_call, forks, judging, library, scores
 from parse_local.llama._bindings import lib
 from parse_local.llama.batch import N_BATCH, Batch
 from parse_local.llama.cancel import CancelFlag
@@ -31,8 +27,6 @@ from parse_local.llama.context_params import Layout, create, default_threads, la
 from parse_local.llama.conversations import Conversations, CopyShelf, SequenceShelf, Shelf, n_common
 from parse_local.llama.model import Model
 from parse_local.llama.rows import Rows
-
-_OK, _NO_SLOT, _ABORTED = 0, 1, 2  # llama_decode's return codes
 
 
 class Follower(Protocol):
@@ -134,7 +128,7 @@ class Context:
         self._n_prompt = 0  # tokens that were read as a prompt
         self._n_whole = 0  # tokens that came as a copy, which cannot be cut
         self._batch = Batch()
-        self._install_abort_callback()
+        self.abort_callback = decode_call.poll(self.handle, self.cancel)
 
     def _shelf(self, layout: Layout) -> Shelf:
         if layout.shares_cache:
@@ -146,17 +140,6 @@ class Context:
             spare_seq=layout.first_kept,
             n_prompt=lambda: self._cuttable(self._n_prompt),
         )
-
-    def _install_abort_callback(self) -> None:
-        shim = library.shim()
-        if shim is not None:  # no Python call inside the compute graph
-            self.abort_callback = ctypes.cast(
-                shim.parse_local_abort_requested, lib.ggml_abort_callback
-            )
-        else:
-            self.abort_callback = lib.ggml_abort_callback(lambda _data: bool(self.cancel))
-        flag = ctypes.cast(ctypes.byref(self.cancel.value), ctypes.c_void_p)
-        lib.llama_set_abort_callback(self.handle, self.abort_callback, flag)
 
     def set_threads(self, n: int) -> None:
         """Compute on `n` CPU threads from now on."""
@@ -400,17 +383,12 @@ class Context:
             raise scores.no_distribution()
         return best
 
-    # forks
+    # forks and verdicts
 
-    def forkable(self, cuts: Sequence[int]) -> list[int]:
-        """Those of some cuts that `judge` can reach at little cost: all where a memory can be cut.
-
-        Args:
-            cuts: prefix lengths in tokens, ascending. They are to be handed to the
-                `decode` that goes past them.
-        """
-        return list(cuts) if self._checkpoints is None else self._checkpoints.forkable(cuts)
-
+    forkable = forks.forkable
+    fork_start = forks.fork_start
+    fork = forks.fork
+    share = forks.share
     judge = judging.judge
     judge_each = judging.judge_each
     judge_sequentially = judging.judge_sequentially
@@ -418,44 +396,6 @@ class Context:
     def label_logprobs(self, rows: Rows, labels: Sequence[int]) -> npt.NDArray[np.float32]:
         """Log-probabilities (nats) of a few tokens in each row, shape (n_rows, n_labels)."""
         return scores.label_logprobs(rows, labels, n_threads=self.n_threads)
-
-    def fork_start(self, cut: int) -> int:
-        """Length at which a fork for a cut can begin; the rest is decoded again in the fork."""
-        if self._checkpoints is None or cut == len(self.tokens):
-            return cut
-        return self._checkpoints.nearest(cut)
-
-    def fork(self, seq: int, cut: int) -> int:
-        """Make an empty sequence a fork of the main one; returns its length, `fork_start(cut)`."""
-        n = self.fork_start(cut)
-        if self._checkpoints is not None:
-            self._checkpoints.fork(seq, None if cut == len(self.tokens) else n)
-            return n
-        fork = library.seq_fork()
-        if fork is None:
-            lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
-            return n
-        status = fork(self._memory, 0, seq, n)
-        if status != 0:
-            raise DecodeError(
-                f"{self.model.path.name} cannot fork its KV cache at {n} (code {status}); "
-                "use --accept exact."
-            )
-        return n
-
-    def share(self, seq: int, tokens: Sequence[int]) -> int:
-        """Give another, empty sequence what the main one has of some tokens.
-
-        Returns:
-            How many tokens it now has: never all, and none where the memory cannot be cut.
-        """
-        if self._checkpoints is not None:
-            return 0
-        n = n_common(self.tokens, tokens, min(len(self.tokens), len(tokens) - 1))
-        # Not a fork of `library.seq_fork`: that one sees its parent's cells only as long
-        # as they are there, and this one outlives them.
-        lib.llama_memory_seq_cp(self._memory, 0, seq, 0, n)
-        return n
 
     # llama_decode
 
@@ -466,9 +406,9 @@ class Context:
         with library.log.capture() as log:
             while True:
                 status = decode() if decode else lib.llama_decode(self.handle, self._batch.native)
-                if status == _OK:
+                if status == decode_call.OK:
                     return
-                if status != _NO_SLOT or self._conversations is None:
+                if status != decode_call.NO_SLOT or self._conversations is None:
                     break
                 if not self._conversations.make_room():
                     break
@@ -480,16 +420,7 @@ class Context:
             self.clear()
         else:
             self.truncate(len(self.tokens))
-        if status == _ABORTED or self.cancel:
-            raise Cancelled("Stopped.")
-        if status == _NO_SLOT:
-            raise ContextLengthError(
-                f"The KV cache of {self.model.path.name} is full; raise --ctx or lower --max-forks."
-            )
-        raise DecodeError(
-            f"llama.cpp failed to decode with {self.model.path.name} (code {status}: {reason}); "
-            "run again with --verbose, and with less --gpu-layers if the GPU is short of memory."
-        )
+        raise decode_call.failure(status, reason, self.model.path.name, self.cancel)
 
     def _rows(self, n: int) -> Rows:
         pointer = ctypes.cast(lib.llama_get_logits(self.handle), ctypes.c_void_p)
