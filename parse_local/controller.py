@@ -212,6 +212,7 @@ class Controller:
     MARGIN = 1.03  # a plan has to promise this much more than plain decoding
     BEST = 0.97  # chance that the target agrees with a token of a draft model that suits it well
     REPLAN_EVERY = 4  # updates, once there were a few
+    REPLAN_READ = 16  # target decodes
     PLAIN, OF = 3, 48  # target decodes that have to be of one token, to know what that takes
 
     def __init__(self, costs: PairCosts | LearnedCosts, *, learns_costs: bool = True) -> None:
@@ -250,8 +251,9 @@ class Controller:
         self._plain_at: deque[int] = deque([0] * self.PLAIN, maxlen=self.PLAIN)
         self._n_read = 0
         self._plan: WindowPlan | None = None
+        self._at_best: WindowPlan | None = None
         self._n_updates = 0
-        self._planned_at = 0
+        self._planned_at = self._plan_read = self._at_best_read = 0
 
     @property
     def plain_s(self) -> float:
@@ -291,8 +293,9 @@ class Controller:
     def plan(self) -> WindowPlan:
         """The plan for windows, brought up to date now and then: it takes a millisecond or two."""
         every = min(self.REPLAN_EVERY, 1 + self._planned_at // 4)
-        if self._plan is None or self._n_updates >= self._planned_at + every:
-            self._planned_at = self._n_updates
+        learnt = self._n_updates >= self._planned_at + every
+        if self._plan is None or learnt or self._is_old(self._plan_read):
+            self._planned_at, self._plan_read = self._n_updates, self._n_read
             self._plan = plan_windows(
                 self.costs,
                 self.confidence.chances(),
@@ -308,9 +311,19 @@ class Controller:
         return plan.drafts and plan.plain_s > self.MARGIN * plan.seconds_per_token
 
     def saved_at_best(self) -> float:
-        """Seconds a token that drafts would save if the draft model suited the target well."""
-        best = plan_windows(self.costs, [(1.0, self.BEST)], n_per_token=self.per_draft_token.value)
-        return best.saved_per_token
+        """Seconds a token that drafts would save if the draft model suited the target well.
+
+        As up to date as `plan`.
+        """
+        if self._at_best is None or self._is_old(self._at_best_read):
+            chances, n_per_token = [(1.0, self.BEST)], self.per_draft_token.value
+            self._at_best = plan_windows(self.costs, chances, n_per_token=n_per_token)
+            self._at_best_read = self._n_read
+        return self._at_best.saved_per_token
+
+    def _is_old(self, n_read: int) -> bool:
+        # The machine's speed changes also where nothing is drafted.
+        return self._n_read >= n_read + self.REPLAN_READ
 
     def updated(self) -> None:
         """Something was learnt that plans depend on."""

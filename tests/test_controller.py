@@ -109,6 +109,19 @@ def test_costs_follow_the_runs_own_timings() -> None:
     assert fixed.costs.draft.seconds(1) == 0.1
 
 
+def test_the_price_of_a_token_follows_the_machine_where_nothing_is_drafted() -> None:
+    # N-grams are read by it, and no draft says when it has changed.
+    dear = PairCosts(CostCurve(((1, 2.0), (512, 20.0))), FLAT, FLAT)
+    controller = Controller(dear)
+    for seconds in (1.0, 1.4, 0.7):
+        for _ in range(30):
+            controller.read(False, 1, seconds)
+            controller.plan()
+        assert not controller.drafts
+        assert controller.plan().seconds_per_token == pytest.approx(seconds)
+        assert controller.saved_at_best() == 0.0
+
+
 def test_unmeasured_costs_are_those_of_the_sizes_and_batches_look_cheap() -> None:
     costs = guess_costs(1_000_000_000, 3_000_000_000, slope=0.15)
     assert costs.target.seconds(1) == pytest.approx(3 * costs.draft.seconds(1))
