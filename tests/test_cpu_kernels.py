@@ -203,8 +203,41 @@ def test_q6_k_by_any_number_of_rows(cpu: ctypes.CDLL, nr: int, nb: int, seed: in
     assert np.all(found[nr] == 7.0)
 
 
+def q8_0(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Weights or activations: (*shape, 34) bytes."""
+    found = np.zeros((*shape, 34), np.uint8)
+    found[..., :2] = fp16(rng, *shape, 1)
+    found[..., 2:] = quants(rng, *shape, 32).view(np.uint8)
+    return found
+
+
+@given(
+    nr=st.integers(1, 35),
+    nx=st.integers(1, 5),
+    nb=st.sampled_from([1, 2, 6]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_q8_0_by_any_number_of_rows(
+    avx2: ctypes.CDLL, nr: int, nx: int, nb: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights, rows = q8_0(rng, nx, nb), q8_0(rng, nr, nb)
+    alone = np.zeros((nr, nx), np.float32)
+    for i, j in np.ndindex(nr, nx):
+        shape = (SIZE(0), pointer(weights[j]), SIZE(0), pointer(rows[i]), SIZE(0), 1)
+        avx2.ggml_vec_dot_q8_0_q8_0(nb * 32, pointer(alone[i, j:]), *shape)
+    found = np.full((nr + 1, nx + 2), 7.0, np.float32)  # results two floats apart
+    many = (pointer(weights), SIZE(nb * 34), nx, pointer(rows), SIZE(nb * 34), nr)
+    avx2.ggml_vec_dots_q8_0_q8_0(nb * 32, pointer(found), SIZE(nx + 2), *many)
+    np.testing.assert_array_equal(found[:nr, :nx], alone)
+    assert np.all(found[:, nx:] == 7.0)
+    assert np.all(found[nr] == 7.0)
+
+
 @pytest.fixture(
-    params=[Recipe("q4_0", "q4_0"), Recipe("q4_k_m", "q4_k", "q6_k")], ids=lambda r: r.name
+    params=[Recipe("q4_0", "q4_0"), Recipe("q4_k_m", "q4_k", "q6_k"), Recipe("q8_0", "q8_0")],
+    ids=lambda r: r.name,
 )
 def quantised(
     request: pytest.FixtureRequest,
