@@ -253,7 +253,7 @@ class Controller:
         self._plan: WindowPlan | None = None
         self._at_best: WindowPlan | None = None
         self._n_updates = 0
-        self._planned_at = self._plan_read = self._at_best_read = 0
+        self._planned_at = self._planned_read = 0
 
     @property
     def plain_s(self) -> float:
@@ -294,8 +294,11 @@ class Controller:
         """The plan for windows, brought up to date now and then: it takes a millisecond or two."""
         every = min(self.REPLAN_EVERY, 1 + self._planned_at // 4)
         learnt = self._n_updates >= self._planned_at + every
-        if self._plan is None or learnt or self._is_old(self._plan_read):
-            self._planned_at, self._plan_read = self._n_updates, self._n_read
+        # The machine's speed changes also where nothing is drafted.
+        old = self._n_read >= self._planned_read + self.REPLAN_READ
+        if self._plan is None or learnt or old:
+            self._planned_at, self._planned_read = self._n_updates, self._n_read
+            self._at_best = None
             self._plan = plan_windows(
                 self.costs,
                 self.confidence.chances(),
@@ -315,15 +318,11 @@ class Controller:
 
         As up to date as `plan`.
         """
-        if self._at_best is None or self._is_old(self._at_best_read):
+        self.plan()
+        if self._at_best is None:
             chances, n_per_token = [(1.0, self.BEST)], self.per_draft_token.value
             self._at_best = plan_windows(self.costs, chances, n_per_token=n_per_token)
-            self._at_best_read = self._n_read
         return self._at_best.saved_per_token
-
-    def _is_old(self, n_read: int) -> bool:
-        # The machine's speed changes also where nothing is drafted.
-        return self._n_read >= n_read + self.REPLAN_READ
 
     def updated(self) -> None:
         """Something was learnt that plans depend on."""
