@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -135,6 +135,24 @@ class PairCosts:
         """Costs of models of these sizes, before anything was measured (`CostCurve.guess`)."""
         target = CostCurve.guess(target_bytes)
         return cls(CostCurve.guess(draft_bytes), target, target)
+
+    @classmethod
+    def middle(cls, measured: Sequence[PairCosts]) -> PairCosts:
+        """Several measurements of the same sizes as one: of each size the median.
+
+        Args:
+            measured: at least one; of two the median is the mean.
+        """
+
+        def of(curves: Sequence[CostCurve]) -> CostCurve:
+            sizes = [n for n, _ in curves[0].points]
+            return CostCurve.through({n: median(c.seconds(n) for c in curves) for n in sizes})
+
+        return cls(
+            of([m.draft for m in measured]),
+            of([m.target for m in measured]),
+            of([m.target_bare for m in measured]),
+        )
 
     def bound(self, sizes: Iterable[int] = SIZES) -> float:
         """The most that a draft can gain over the target alone, if all of it is accepted.

@@ -68,6 +68,11 @@ def lines(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def measured(tmp_path: Path) -> list[list[str]]:
+    costs = json.loads((tmp_path / "out" / "run.json").read_text())["costs"]
+    return [list(c) for c in costs]
+
+
 def test_a_run_leaves_everything(call: Callable[..., list[str]], tmp_path: Path) -> None:
     done = run(call())
     assert done.exit_code == 0, done.output
@@ -80,8 +85,7 @@ def test_a_run_leaves_everything(call: Callable[..., list[str]], tmp_path: Path)
         assert row["tok_s"] > 0
         assert row["bound"] > 0
     assert found["target"]["speedup"] == found["target"]["bound"] == 1.0
-    costs = json.loads((tmp_path / "out" / "run.json").read_text())["costs"]
-    assert list(costs) == ["draft", "target", "target_bare"]
+    assert measured(tmp_path) == [["draft", "target", "target_bare"]] * 2  # before and after
     answers = lines(tmp_path)
     # Problem by problem, the order rotating.
     assert [(a["problem"], a["strategy"]) for a in answers] == [
@@ -124,9 +128,24 @@ def test_an_interrupted_run_goes_on(call: Callable[..., list[str]], tmp_path: Pa
         json.loads(a)["text"] for a in whole.splitlines()
     ]
     # Nothing left to do: the report is made anew, no model is asked.
+    assert len(measured(tmp_path)) == 4
     (tmp_path / "out" / "summary.json").unlink()
     assert run(call()).exit_code == 0
     assert (tmp_path / "out" / "summary.json").exists()
+    assert len(measured(tmp_path)) == 4
+
+
+def test_a_run_with_one_measurement_of_older_versions(
+    call: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    run(call())
+    file = tmp_path / "out" / "run.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "costs": kept["costs"][0]}))
+    assert run(call()).exit_code == 0
+    (tmp_path / "out" / "answers.jsonl").write_text("")
+    assert run(call()).exit_code == 0
+    assert len(measured(tmp_path)) == 3
 
 
 def test_repeats(call: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ def test_bound_of_the_measured_default_pair() -> None:
     assert costs.bound(sizes=(1, 64)) == pytest.approx(38.5 / 24.3)
 
 
+def test_the_middle_of_several_measurements() -> None:
+    def costs(*seconds: float) -> PairCosts:
+        curve = CostCurve(tuple(zip((1, 4, 16), seconds, strict=True)))
+        return PairCosts(curve, CostCurve(((1, seconds[0]),)), curve)
+
+    fast, slow, stalled = costs(1, 2, 8), costs(2, 4, 10), costs(1.5, 9, 9)
+    assert PairCosts.middle([fast]) == fast
+    assert PairCosts.middle([fast, slow]) == costs(1.5, 3, 9)
+    assert PairCosts.middle([fast, stalled, slow]) == costs(1.5, 4, 9)
+
+
 def test_costs_survive_json() -> None:
     costs = PairCosts(CURVE, CostCurve.guess(7), CostCurve(((3, 1.25),)))
     assert PairCosts.from_json(json.loads(json.dumps(costs.to_json()))) == costs

@@ -105,7 +105,7 @@ class Session:
         """Answer what is missing; returns early after `stop.press()`.
 
         Args:
-            preparing: told what goes on before the clock starts.
+            preparing: told what goes on before and after the answers.
             begun: told how many answers there are to be and how many are there already, when
                 the clock starts.
             done: told each answer as it is finished.
@@ -126,8 +126,7 @@ class Session:
             if len(there) < total:
                 preparing("warming up")
                 runner.warm_up(systems, plan.problems[0], self.stop)
-                preparing("measuring what decodes cost")
-                self._measure_costs()
+                self._measure_costs(preparing)
             self.directory.update(strategies=self.strategies, about=self.about())
             begun(total, len(there))
             for record in runner.run(
@@ -140,23 +139,29 @@ class Session:
             ):
                 self.directory.add(record)
                 done(record)
+            if len(there) < total:
+                self._measure_costs(preparing)
 
     def close(self) -> None:
         """Leave the directory to others."""
         self.directory.close()
 
-    def _measure_costs(self) -> None:
-        engine = self._engine
-        if self.directory.read("costs") is not None or engine.draft is None:
+    def _measure_costs(self, preparing: Callable[[str], None]) -> None:
+        # Before and after the answers, whenever there are some to be made: a machine's speed
+        # changes from minute to minute, and not for all sizes alike.
+        if self._engine.draft is None or self.stop.pressed:
             return
+        preparing("measuring what decodes cost")
         try:
-            costs = engine.costs or measure_costs(
-                engine, self._plan.load, lambda: self.stop.pressed
-            )
+            costs = measure_costs(self._engine, self._plan.load, lambda: self.stop.pressed)
         except OutOfMemoryError:  # then there is no bound
             return
         if costs is not None:
-            self.directory.update(costs=costs.to_json())
+            self.directory.update(costs=[*self._measured(), costs.to_json()])
+
+    def _measured(self) -> list[Any]:
+        found = self.directory.read("costs") or []
+        return found if isinstance(found, list) else [found]  # one alone in older runs
 
     def about(self) -> dict[str, str]:
         """What was run, on what."""
@@ -181,12 +186,12 @@ class Session:
         Of what is there: also after an interruption.
         """
         directory, plan = self.directory, self._plan
-        costs = directory.read("costs")
+        costs = [PairCosts.from_json(c) for c in self._measured()]
         records = complete(directory.records, self.strategies, plan.repeat)
         rows = summarize(
             records,
             self.strategies,
-            costs=PairCosts.from_json(costs) if costs else None,
+            costs=PairCosts.middle(costs) if costs else None,
             draft_proposes=plan.load.spec == "draft",
         )
         about, drawn, note = self.about(), {}, ""
