@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from parse_local._version import __version__
 from parse_local.errors import ParseLocalError
 from parse_local.events import Result
-from parse_local.policy import LoadOptions, Options
+from parse_local.load_options import LoadOptions
+from parse_local.policy import Options
 
 if TYPE_CHECKING:
     from parse_local.engine import Engine

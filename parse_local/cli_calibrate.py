@@ -81,7 +81,7 @@ def calibrate(
     from parse_local.calibration.samples import read_samples
     from parse_local.calibration.wordings import WORDINGS
     from parse_local.fingerprint import fingerprint
-    from parse_local.policy import LoadOptions
+    from parse_local.load_options import LoadOptions
     from parse_local.profile import FittedFile, dump_profile, user_profile
 
     if not (task or data):
@@ -144,8 +144,8 @@ def _collect(
 
     from parse_local.bench.tasks import load_task
     from parse_local.calibration.collect import collect, read_collected
+    from parse_local.load_options import LoadOptions
     from parse_local.paths import data_dir
-    from parse_local.policy import LoadOptions
     from parse_local.terminal.interrupt import interruptible
 
     problems = load_task(task, n=n, seed=seed)

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from parse_local.errors import UsageError
-from parse_local.policy import LoadOptions, Options
+from parse_local.load_options import LoadOptions
+from parse_local.policy import Options
 from parse_local.text_input import file_or_text
 
 _LOAD_NAMES = (

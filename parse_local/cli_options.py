@@ -9,22 +9,24 @@ from typing import Any, TypeVar, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from parse_local.policy import (
-    DEFAULT_PAIR,
+from parse_local.load_options import (
     MAX_FORKS,
     MAX_SPEC,
     MAX_THREADS,
+    FlashAttention,
+    KVType,
+    LoadOptions,
+    Spec,
+)
+from parse_local.policy import (
+    DEFAULT_PAIR,
     STRATEGIES,
     AcceptMode,
     AcceptRule,
     AfterReject,
     ConfidenceBy,
-    FlashAttention,
-    KVType,
-    LoadOptions,
     Options,
     Question,
-    Spec,
     Strategy,
 )
 

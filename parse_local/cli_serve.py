@@ -12,7 +12,7 @@ import click
 from parse_local.cli_loading import load, options_from
 from parse_local.cli_options import answer_options, pair_options
 from parse_local.errors import ServerError, UsageError
-from parse_local.policy import MAX_CACHED
+from parse_local.load_options import MAX_CACHED
 from parse_local.text_input import read_file
 
 API_KEY = "PARSE_LOCAL_API_KEY"

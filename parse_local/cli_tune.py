@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from parse_local.cli_options import file_options
-from parse_local.policy import MAX_THREADS
+from parse_local.load_options import MAX_THREADS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,8 +120,8 @@ def _paths(pair: str | None, draft: str | None, target: str | None) -> dict[Role
 def _requests(
     paths: dict[Role, Path], n_gpu_layers: int, n_threads: int | None, requantise_target: bool
 ) -> dict[Role, Request]:
+    from parse_local.load_options import LoadOptions
     from parse_local.pair import plan_files
-    from parse_local.policy import LoadOptions
     from parse_local.profile import Profile
     from parse_local.tune.found import Request
 

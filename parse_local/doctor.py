@@ -11,9 +11,10 @@ import psutil
 
 from parse_local._version import __version__
 from parse_local.errors import ParseLocalError
+from parse_local.load_options import LoadOptions
 from parse_local.memory import GIB
 from parse_local.paths import data_dir, models_dir
-from parse_local.policy import DEFAULT_PAIR, LoadOptions
+from parse_local.policy import DEFAULT_PAIR
 
 
 @dataclass

@@ -14,8 +14,8 @@ from parse_local.errors import JudgeError, ModelError, OutOfMemoryError, Templat
 from parse_local.llama.checkpoints import STRIDE
 from parse_local.llama.memory_kind import MemoryKind
 from parse_local.llama.model import Model
+from parse_local.load_options import LoadOptions
 from parse_local.memory import GIB
-from parse_local.policy import LoadOptions
 from parse_local.profile import Profile
 from parse_local.room import Room, judge_cells, room_for
 

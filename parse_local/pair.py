@@ -17,7 +17,8 @@ from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
 from parse_local.llama.context_params import keeps_in_cache
 from parse_local.llama.model import Model
-from parse_local.policy import DEFAULT_PAIR, LoadOptions
+from parse_local.load_options import LoadOptions
+from parse_local.policy import DEFAULT_PAIR
 from parse_local.profile import Profile, find_profile, for_files, load_profile, profile_name
 from parse_local.room import Room, add_cached, judge_cells, need_of, room_for
 from parse_local.speculation_setup import SpecPlan

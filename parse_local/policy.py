@@ -1,15 +1,15 @@
-"""Options of one answer and of a loaded pair: the single home of defaults."""
+"""Options of one answer, and what strategy, mode and profile make of them: the home of defaults."""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from parse_local.errors import UsageError
 from parse_local.profile import Profile
 from parse_local.segments import Cues
+from parse_local.validation import check_choices, check_ranges
 
 Strategy = Literal[
     "auto",
@@ -30,9 +30,6 @@ ScoreBy = Literal["greedy", "mean"]
 TokenConfidence = Literal["mean", "min"]
 ConfidenceBy = Literal[TokenConfidence, "verdict"]
 Turns = Literal["windows", "segments", "takeovers"]
-KVType = Literal["f16", "q8_0", "q4_0", "f32"]
-FlashAttention = Literal["auto", "on", "off"]
-Spec = Literal["none", "draft", "ngram", "eagle3", "mtp", "auto"]
 
 STRATEGIES: dict[Strategy, str] = {
     "auto": "as parse, as far and as often as measured costs and acceptance say that it pays",
@@ -49,104 +46,10 @@ STRATEGIES: dict[Strategy, str] = {
 
 DEFAULT_PAIR = "qwen2.5-coder-1.5b"
 
-MAX_THREADS = 512
-"""GGML_MAX_N_THREADS; llama.cpp checks nothing and crashes far beyond it."""
-MAX_FORKS = 255
-"""LLAMA_MAX_SEQ less the main sequence."""
 MAX_LOGPROBS = 20
 """Alternatives of one token that OpenAI's API can be asked for."""
-MAX_CACHED = 64
-"""Conversations; every one more is looked at for every prompt."""
 MIN_TEMPERATURE = 1e-6
 """Below it, logits divided by the temperature may not be finite."""
-MAX_SPEC = 64
-"""Tokens of one proposal; more of them cost more than a proposal is ever worth."""
-
-
-def _check_choices(options: Any, choices: dict[str, tuple[str | None, ...]]) -> None:
-    for name, allowed in choices.items():
-        if getattr(options, name) not in allowed:
-            listed = ", ".join(str(a) for a in allowed if a is not None)
-            raise UsageError(f"{name}={getattr(options, name)!r} is not one of: {listed}.")
-
-
-def _check_ranges(options: Any, ranges: dict[str, tuple[float, float | None]]) -> None:
-    for name, (low, high) in ranges.items():
-        value = getattr(options, name)
-        if value is None or (math.isfinite(value) and low <= value <= (high or math.inf)):
-            continue
-        limit = f"between {low} and {high}" if high is not None else f"at least {low}"
-        raise UsageError(f"{name} must be {limit}, not {value}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
-    """How a pair is loaded.
-
-    Args:
-        n_ctx: tokens of context for prompt and answer; the room that fork
-            suffixes need is added on top.
-        n_threads: CPU threads, None for what `parse-local tune` found fastest, else all
-            physical cores.
-        n_gpu_layers: layers of each model on the GPU, -1 for all that fit
-            (the draft is placed first).
-        kv_type: type of both KV caches.
-        flash_attn: "auto" is what `parse-local tune` found fastest, else llama.cpp's choice.
-        max_forks: most boundaries judged in one batch.
-        n_cached: most conversations that stay cached beside the one that was answered last, so
-            that a prompt that goes on from any of them, or begins like it, is not read again.
-            The least recent one goes first. Each adds `n_ctx` cells to both KV caches, fewer
-            where memory is short; the answer that runs always has `n_ctx`, and what it leaves
-            free holds conversations too. Models with a sliding window or a recurrent state,
-            and caches without flash attention, keep copies in the machine's memory instead.
-            0: none.
-        spec: who proposes tokens while the target writes (token-level speculation, lossless):
-            "draft" a draft model, "ngram" what followed the same tokens before, "eagle3" or
-            "mtp" a head on the target's hidden states, "none" nobody. All but "none" propose
-            the rejected tail of a draft first. "auto": the target's MTP heads, else
-            `spec_model`, else n-grams, and only while this run measures that it pays.
-        spec_model: GGUF file of the proposing model or head (or a model of the catalogue);
-            "draft" takes the pair's draft model without one.
-        spec_max: most tokens proposed at once.
-        tuned: use what `parse-local tune` has found out about these files on this machine.
-        verbose: let llama.cpp's own log through to stderr.
-    """
-
-    n_ctx: int = 4096
-    n_threads: int | None = None
-    n_gpu_layers: int = -1
-    kv_type: KVType = "f16"
-    flash_attn: FlashAttention = "auto"
-    max_forks: int = 32
-    n_cached: int = 0
-    spec: Spec = "auto"
-    spec_model: str | os.PathLike[str] | None = None
-    spec_max: int = 16
-    tuned: bool = True
-    verbose: bool = False
-
-    def __post_init__(self) -> None:
-        _check_choices(
-            self,
-            {
-                "kv_type": get_args(KVType),
-                "flash_attn": get_args(FlashAttention),
-                "spec": get_args(Spec),
-            },
-        )
-        if self.spec_model is not None and self.spec in ("none", "ngram"):
-            raise UsageError(f"--spec {self.spec} uses no model; leave out --spec-model.")
-        _check_ranges(
-            self,
-            {
-                "n_ctx": (1, None),
-                "n_threads": (1, MAX_THREADS),
-                "n_gpu_layers": (-1, None),
-                "max_forks": (1, MAX_FORKS),
-                "n_cached": (0, MAX_CACHED),
-                "spec_max": (1, MAX_SPEC),
-            },
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +147,7 @@ class Options:
             object.__setattr__(self, "temperature", 0.0)
         if isinstance(self.stop, str):  # its letters would be stop strings of their own
             object.__setattr__(self, "stop", (self.stop,))
-        _check_choices(
+        check_choices(
             self,
             {
                 "strategy": get_args(Strategy),
@@ -256,7 +159,7 @@ class Options:
                 "confidence_by": get_args(ConfidenceBy),
             },
         )
-        _check_ranges(
+        check_ranges(
             self,
             {
                 "window": (0, None),

@@ -11,7 +11,7 @@ from parse_local.llama.checkpoints import STRIDE
 from parse_local.llama.context_params import KV_BYTES, N_UBATCH, keeps_in_cache, max_rows
 from parse_local.llama.memory_kind import state_size
 from parse_local.llama.model import Model
-from parse_local.policy import LoadOptions
+from parse_local.load_options import LoadOptions
 from parse_local.profile import Profile
 from parse_local.writer import template_of, thinking_of
 

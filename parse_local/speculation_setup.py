@@ -10,7 +10,7 @@ from parse_local.llama import speculator
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.speculator import Speculator
-from parse_local.policy import LoadOptions, Spec
+from parse_local.load_options import LoadOptions, Spec
 from parse_local.speculation import Governor, Speculation
 
 NGRAM = "ngram-simple"

@@ -21,7 +21,8 @@ from parse_local.errors import UsageError
 from parse_local.judge import make_judge
 from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
-from parse_local.policy import LoadOptions, resolve
+from parse_local.load_options import LoadOptions
+from parse_local.policy import resolve
 from parse_local.verifier import Verifier
 
 ENDS = READABLE | {"<|im_end|>": 20.0}

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from parse_local.cli import main
 from parse_local.llama.model import Model
+from parse_local.load_options import LoadOptions
 from parse_local.memory import CHECKPOINT_BYTES
-from parse_local.policy import LoadOptions
 
 Tiny = Callable[..., Path]
 

@@ -15,7 +15,7 @@ from parse_local.llama._bindings import lib
 from parse_local.llama.context import Context
 from parse_local.llama.context_params import OUTPUT_BYTES, max_rows
 from parse_local.llama.model import Model
-from parse_local.policy import MAX_FORKS
+from parse_local.load_options import MAX_FORKS
 
 TINY_VOCAB = 271
 

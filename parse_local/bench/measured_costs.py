@@ -9,7 +9,7 @@ from functools import partial
 
 from parse_local.costs import CostCurve, PairCosts
 from parse_local.engine import Engine
-from parse_local.policy import LoadOptions
+from parse_local.load_options import LoadOptions
 from parse_local.tune.measure import Subject, in_turns
 from parse_local.writer import Writer
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from parse_local.bench.openai_peer import OpenAIPeer
 from parse_local.engine import Engine
 from parse_local.errors import PeerError, UsageError
-from parse_local.policy import LoadOptions
+from parse_local.load_options import LoadOptions
 
 KINDS = ("llama-server=PATH", "openai=URL", "mlx_lm=MODEL")
 START_S = 300.0

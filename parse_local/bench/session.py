@@ -27,7 +27,7 @@ from parse_local.costs import PairCosts
 from parse_local.engine import Engine
 from parse_local.errors import OutOfMemoryError, UsageError
 from parse_local.llama import library
-from parse_local.policy import LoadOptions
+from parse_local.load_options import LoadOptions
 
 
 @dataclass(frozen=True)

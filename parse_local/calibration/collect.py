@@ -28,7 +28,8 @@ from parse_local.judge import Question, make_question, verdicts
 from parse_local.llama.batch_writer import BatchWriter, Ending, Job, Written
 from parse_local.llama.context import Context
 from parse_local.llama.sampler import Sampler
-from parse_local.policy import LoadOptions, Options, resolve
+from parse_local.load_options import LoadOptions
+from parse_local.policy import Options, resolve
 from parse_local.profile import JudgeWording
 from parse_local.room import SUFFIX_SLACK
 from parse_local.verifier import Verifier

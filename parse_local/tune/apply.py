@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parse_local.costs import PairCosts
-from parse_local.policy import FlashAttention, LoadOptions
+from parse_local.load_options import FlashAttention, LoadOptions
 from parse_local.tune import store
 from parse_local.tune.check import Role
 from parse_local.tune.store import BrokenResultError, Record

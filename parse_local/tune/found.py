@@ -12,7 +12,7 @@ from parse_local.costs import SIZES, CostCurve
 from parse_local.fingerprint import fingerprint
 from parse_local.llama.model import Model
 from parse_local.llama.quantize import Recipe
-from parse_local.policy import FlashAttention
+from parse_local.load_options import FlashAttention
 from parse_local.tune import store
 from parse_local.tune.check import Quality, Role
 from parse_local.tune.measure import Speeds, Subject

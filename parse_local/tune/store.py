@@ -21,8 +21,8 @@ from parse_local.hub.storage import size_of, storage_errors
 from parse_local.llama import library
 from parse_local.llama._bindings import LLAMA_CPP_PYTHON_VERSION
 from parse_local.llama.context_params import default_threads
+from parse_local.load_options import FlashAttention, KVType
 from parse_local.paths import tune_dir
-from parse_local.policy import FlashAttention, KVType
 from parse_local.tune.check import Quality, Role
 from parse_local.tune.measure import Speeds
 

@@ -18,7 +18,7 @@ from parse_local.llama.cancel import CancelFlag
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.llama.quantize import Recipe, requantise
-from parse_local.policy import FlashAttention, KVType
+from parse_local.load_options import FlashAttention, KVType
 from parse_local.tune import store
 from parse_local.tune.check import N_TOKENS, Reading, Role, compare, read_reference
 from parse_local.tune.found import Found, Request, decode_name, decodes
