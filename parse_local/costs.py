@@ -138,14 +138,15 @@ class PairCosts:
 
     @classmethod
     def middle(cls, measured: Sequence[PairCosts]) -> PairCosts:
-        """Several measurements of the same sizes as one: of each size the median.
+        """Several measurements as one: of each size the median.
 
         Args:
-            measured: at least one; of two the median is the mean.
+            measured: at least one; of two the median is the mean. Where one lacks a size that
+                another has, it counts with what its curve says.
         """
 
         def of(curves: Sequence[CostCurve]) -> CostCurve:
-            sizes = [n for n, _ in curves[0].points]
+            sizes = {n for curve in curves for n, _ in curve.points}
             return CostCurve.through({n: median(c.seconds(n) for c in curves) for n in sizes})
 
         return cls(

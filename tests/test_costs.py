@@ -95,6 +95,9 @@ def test_the_middle_of_several_measurements() -> None:
     assert PairCosts.middle([fast]) == fast
     assert PairCosts.middle([fast, slow]) == costs(1.5, 3, 9)
     assert PairCosts.middle([fast, stalled, slow]) == costs(1.5, 4, 9)
+    longer = CostCurve(((1, 1), (4, 2), (16, 8), (32, 20)))
+    both = PairCosts.middle([fast, PairCosts(longer, longer, longer)])
+    assert both.draft.points == ((1, 1), (4, 2), (16, 8), (32, 18))  # 20, and 16 by the slope
 
 
 def test_costs_survive_json() -> None:

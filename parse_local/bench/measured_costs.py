@@ -10,7 +10,7 @@ from functools import partial
 from parse_local.costs import CostCurve, PairCosts
 from parse_local.engine import Engine
 from parse_local.load_options import LoadOptions
-from parse_local.tune.measure import Subject, in_turns
+from parse_local.tune.measure import WINDOW, Subject, in_turns
 from parse_local.writer import Writer
 
 SIZES = {
@@ -31,7 +31,7 @@ def measure_costs(
 ) -> PairCosts | None:
     """Time decodes of both models in turns, behind a context of some hundred tokens.
 
-    Medians within `BUDGET_S`, or of the least that says anything on a slow machine.
+    Medians; what does not fit into `BUDGET_S` is left out, but for decodes of at most 16 tokens.
 
     Args:
         engine: a pair.
@@ -60,17 +60,23 @@ def measure_costs(
 
         draft, target = subject(engine.draft), subject(engine.target)
         probes: dict[str, Callable[[], float]] = {}
+        expected: dict[str, float] = {}
         for curve, sizes in SIZES.items():
-            of = draft if curve == "draft" else target
-            for n in sizes:
-                probes[f"{curve} {n}"] = partial(of.decode, n, rows=curve == "target")
-        for probe in probes.values():  # the first decode of a shape builds its graph
             if stopped():
                 return None
-            probe()
-        least = {name: 3 if int(name.split()[1]) <= 16 else 1 for name in probes}
+            decode = partial((draft if curve == "draft" else target).decode, rows=curve == "target")
+            token_s = decode(WINDOW) / WINDOW
+            for n in sizes:
+                probes[f"{curve} {n}"] = partial(decode, n)
+                expected[f"{curve} {n}"] = n * token_s
+        size = {name: int(name.split()[1]) for name in probes}
         turns = in_turns(
-            probes, least, most=_TURNS, budget_s=BUDGET_S, expected_s={}, clock=time.perf_counter
+            {name: probes[name] for name in sorted(probes, key=lambda name: size[name])},
+            {name: 3 if n <= WINDOW else 0 for name, n in size.items()},
+            most=_TURNS,
+            budget_s=BUDGET_S,
+            expected_s=expected,
+            clock=time.perf_counter,
         )
         while True:
             try:
@@ -80,6 +86,9 @@ def measure_costs(
                 break
             if stopped():
                 return None
-    points = {c: {n: found[f"{c} {n}"] for n in sizes} for c, sizes in SIZES.items()}
+    points = {
+        curve: {n: found[name] for n in sizes if (name := f"{curve} {n}") in found}
+        for curve, sizes in SIZES.items()
+    }
     points["target"][1] = points["target_bare"][1]
     return PairCosts(**{curve: CostCurve.through(p) for curve, p in points.items()})
