@@ -30,6 +30,7 @@ from parse_local.events import (
     Verified,
 )
 from parse_local.evidence import Evidence
+from parse_local.forced_calls import ToolChoice
 from parse_local.judge import Judge
 from parse_local.llama.context import Context
 from parse_local.llama.logprobs import LogprobReader
@@ -59,10 +60,11 @@ class Engine(LoadedPair):
         options: Options | None = None,
         *,
         tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
     ) -> Result:
         """Answer the last message and return the whole result; otherwise as `stream`."""
         result = Result()
-        for event in self.stream(messages, options, tools=tools):
+        for event in self.stream(messages, options, tools=tools, tool_choice=tool_choice):
             if isinstance(event, Finished):
                 result = event.result
         return result
@@ -73,6 +75,7 @@ class Engine(LoadedPair):
         options: Options | None = None,
         *,
         tools: Sequence[Tool] | None = None,
+        tool_choice: ToolChoice = "auto",
     ) -> Iterator[Event]:
         """Answer the last message.
 
@@ -82,18 +85,24 @@ class Engine(LoadedPair):
             options: how, see `Options`.
             tools: functions that the model may call, as in OpenAI's API; what it calls is in
                 the result's `tool_calls`.
+            tool_choice: "auto" leaves it to the model; "required" makes the answer a call of one
+                of them, {"type": "function", "function": {"name": NAME}} of that one. Arguments
+                then validate against its schema, as far as a grammar can see to that.
 
         Yields:
             Events; `Finished` is always the last.
 
         Raises:
-            UsageError: the options ask for what this pair does not have.
+            UsageError: the options ask for what this pair does not have; or a call is required
+                of a model whose notation is not known, or of a `strict` tool with a schema that a
+                grammar cannot hold an answer to.
             ContextLengthError: the prompt does not fit; nothing has been decoded.
             TemplateError, JudgeError: a template cannot render the conversation or the question.
             DecodeError: llama.cpp failed.
         """
         options = options or Options()
-        yield from self._respond(Chat(messages, tools, options.thinking), options)
+        request = Chat(messages, tools, options.thinking, tool_choice)
+        yield from self._respond(request, options)
 
     def complete(self, prompt: str, options: Options | None = None) -> Iterator[Event]:
         """Go on with a text, without a chat template.
@@ -118,9 +127,9 @@ class Engine(LoadedPair):
 
     def _respond(self, request: Request, options: Options) -> Iterator[Event]:
         self._cancel.clear()
-        options = request.check(options)
-        policy = resolve(options, self.profile)
         writer = self._require_draft() if options.strategy == "draft" else self.target
+        options = request.check(options, writer)
+        policy = resolve(options, self.profile)
         prompt = request.tokens(writer)
         parser = request.parser(writer, prompt)
         if options.grammar is not None:
@@ -136,7 +145,7 @@ class Engine(LoadedPair):
             call_controls=call_controls,
             reader=None if n_top is None else LogprobReader(writer.model, n_top),
         )
-        sampler = self._sampler(writer, options, prompt, answer.parser)
+        sampler = self._sampler(writer, options, prompt, answer.parser, marks=call_controls)
         draft_context = self.draft.context if self.draft else None
         baseline = self.controller.baseline
         meter = Meter(self.target.context, draft_context, self.speculation, baseline)
@@ -187,11 +196,14 @@ class Engine(LoadedPair):
         except ContextLengthError:  # its vocabulary may spell the same text in more tokens
             yield from self._write(answer, sampler, speculation)
             return
+        _, marks = request.calls(draft_writer)
         drafter = Drafter(
             draft_writer,
             self.target,
             shared_vocabulary=self.shared_vocabulary,
-            sampler=self._sampler(draft_writer, options, draft_prompt, draft_parser, stream=1),
+            sampler=self._sampler(
+                draft_writer, options, draft_prompt, draft_parser, marks=marks, stream=1
+            ),
             prompt=draft_prompt,
             parser=draft_parser,
             logprobs=planned or (weighs and not by_verdict),

@@ -73,10 +73,29 @@ def schema_grammar(schema: str | Schema) -> str:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise GrammarError(f"The JSON schema is not JSON ({error}); correct it.") from None
+    _, rules = schema_rules(schema, "")
+    return "\n".join(f"{name} ::= {rule}" for name, rule in sorted(rules.items()))
+
+
+def schema_rules(schema: Any, name: str) -> tuple[str, dict[str, str]]:
+    """The same as rules for a larger grammar.
+
+    Args:
+        schema: the schema.
+        name: what their names begin with, but for those of JSON's own values; "" where the
+            schema is all of the grammar.
+
+    Returns:
+        The name of its rule, and all rules by name.
+
+    Raises:
+        GrammarError: as `schema_grammar`.
+    """
     if not isinstance(schema, dict):
         raise GrammarError("A JSON schema has to be an object; correct it.")
     try:
-        grammar = _grammar(schema)
+        converter = _Converter(schema, name)
+        rule = converter.visit(schema, name)
     except GrammarError:
         raise
     except RecursionError:
@@ -86,18 +105,20 @@ def schema_grammar(schema: str | Schema) -> str:
         raise GrammarError(
             f"The JSON schema cannot be made into a grammar ({reason[:200]}); simplify it."
         ) from error
+    rules = dict(converter._rules)
     try:
-        check_grammar(grammar)
+        check_grammar("\n".join(f"{n} ::= {r}" for n, r in {"root": rule, **rules}.items()))
     except GrammarError as error:
         reason = str(error).partition(". It has to be")[0].partition("; ")[0]
         raise GrammarError(f"The JSON schema asks for too much ({reason}); simplify it.") from None
-    return grammar
+    return rule, rules
 
 
-def _grammar(schema: dict[str, Any]) -> str:
-    converter = _Converter(schema)
-    converter.visit(schema, "")
-    return str(converter.format_grammar())
+def literal(text: str) -> str:
+    """A text as a GBNF literal, quotation marks included."""
+    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
+        text = text.replace(plain, escaped)
+    return f'"{text}"'
 
 
 class _Definitions(dict[str, Any]):
@@ -122,9 +143,10 @@ class _Definitions(dict[str, Any]):
 
 
 class _Converter(_converter.SchemaConverter):  # type: ignore[misc]
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], prefix: str) -> None:
         super().__init__(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
         self._refs = _Definitions(schema)
+        self._prefix = prefix
         self._names: dict[str, str] = {}
 
     def visit(self, schema: Schema, name: str) -> str:
@@ -171,15 +193,14 @@ class _Converter(_converter.SchemaConverter):  # type: ignore[misc]
     def _resolve_ref(self, ref: str) -> str:
         # A name of its own for every definition: a property may be called as one is.
         if ref not in self._names:
-            name = self._names[ref] = f"-ref-{len(self._names)}-"
+            name = self._names[ref] = f"{self._prefix}-ref-{len(self._names)}-"
             made = self.visit(self._refs[ref], name)
             if made != name:
                 self._rules[name] = made
         return self._names[ref]
 
-    def _format_literal(self, literal: str) -> str:
-        text = json.dumps(json.loads(literal), ensure_ascii=False)
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    def _format_literal(self, value: str) -> str:
+        return literal(json.dumps(json.loads(value), ensure_ascii=False))
 
     def _add_primitive(self, name: str, rule: Any) -> str:
         if rule is _PRIMITIVES["char"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -233,6 +233,7 @@ class LoadedPair:
         prompt: list[int],
         parser: Parser,
         *,
+        marks: Collection[int] = (),
         stream: int = 0,
     ) -> Sampler:
         # Draft and target draw from streams of their own: speculative sampling
@@ -247,6 +248,7 @@ class LoadedPair:
             repeat_penalty=options.repeat_penalty,
             seed=seed,
             grammar=options.grammar,
+            marks=marks,
             n_prompt=len(prompt),
             begins=AnswerStart(parser, writer.read),
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 from parse_local.channels import Parser
 from parse_local.chat_template import Message, Tool
 from parse_local.errors import UsageError
+from parse_local.forced_calls import ToolChoice, call_grammar, forces
 from parse_local.policy import Options
 from parse_local.tool_calls import CallScanner
 from parse_local.writer import Writer
@@ -22,8 +23,8 @@ class Request(Protocol):
         """The conversation that verdicts are about."""
         ...
 
-    def check(self, options: Options) -> Options:
-        """The options as they apply to it.
+    def check(self, options: Options, writer: Writer) -> Options:
+        """The options as they apply to it, where `writer` answers.
 
         Raises:
             UsageError: they ask for what it cannot have.
@@ -51,19 +52,24 @@ class Chat:
         messages: the conversation.
         tools: functions that the model may call.
         thinking: let the model think.
+        tool_choice: whether the answer has to be a call, and of what.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Tool] | None = None
     thinking: bool = False
+    tool_choice: ToolChoice = "auto"
 
-    def check(self, options: Options) -> Options:
-        """All of them apply."""
+    def check(self, options: Options, writer: Writer) -> Options:
+        """All of them apply; where the answer has to be a call, a grammar sees to it."""
         if self.tools and options.grammar is not None:
             raise UsageError(
                 "Under a grammar no tool can be called; leave out the tools, or the grammar."
             )
-        return options
+        if not forces(self.tool_choice):
+            return options
+        grammar = call_grammar(writer.call_format, self.tools or (), self.tool_choice)
+        return replace(options, grammar=grammar)
 
     def calls(self, writer: Writer) -> tuple[CallScanner, Mapping[int, bytes]]:
         """In the form that the model's template shows, where there are tools."""
@@ -91,7 +97,7 @@ class Completion:
         """None."""
         return ()
 
-    def check(self, options: Options) -> Options:
+    def check(self, options: Options, writer: Writer) -> Options:
         """Acceptance is "exact" where the options leave it open."""
         judged = options.accept in ("semantic", "fused")
         if judged or options.strategy in ("confspec", "specreason"):

@@ -30,6 +30,9 @@ class CallFormat:
         read: what stands between the two → calls, None where it is none.
         whole: what a call that is the whole answer begins with. Some models leave out markers.
         inner: further markers.
+        written: one call, with `{call}` for an object of name and arguments, or with places for
+            `{name}` and `{arguments}`.
+        arguments: what the object calls its arguments.
     """
 
     hint: str
@@ -38,6 +41,8 @@ class CallFormat:
     read: Callable[[str, Mapping[str, Any]], list[ToolCall] | None]
     whole: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
+    written: str = "{call}"
+    arguments: str = "arguments"
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -275,18 +280,54 @@ _PART_OF_CALL = (b"{", b"<function=")
 # Openings that are no mere markers.
 
 FORMATS = (
-    CallFormat("[TOOL_CALLS]", ("[TOOL_CALLS]",), "", _read_mistral, inner=("[ARGS]", "[CALL_ID]")),
     CallFormat(
-        "<tool_call>", ("<tool_call>",), "</tool_call>", _read_tagged, whole=("{", "```json")
+        "[ARGS]",
+        ("[TOOL_CALLS]",),
+        "",
+        _read_mistral,
+        inner=("[ARGS]", "[CALL_ID]"),
+        written="[TOOL_CALLS]{name}[ARGS]{arguments}",
     ),
-    CallFormat("<|tool_call|>", ("<|tool_call|>",), "", _read_json),
-    CallFormat("functools[", ("functools",), "", _read_json),
-    CallFormat("<function=", ("<function=",), "</function>", _read_tagged),
-    CallFormat("<|python_tag|>", ("<|python_tag|>",), "", _read_json, whole=("{",)),
-    CallFormat('"parameters":', (), "", _read_json, whole=("{",)),
+    CallFormat(
+        "[TOOL_CALLS]",
+        ("[TOOL_CALLS]",),
+        "",
+        _read_mistral,
+        inner=("[ARGS]", "[CALL_ID]"),
+        written="[TOOL_CALLS][{call}]",
+    ),
+    CallFormat(
+        "<tool_call>",
+        ("<tool_call>",),
+        "</tool_call>",
+        _read_tagged,
+        whole=("{", "```json"),
+        written="<tool_call>\n{call}\n</tool_call>",
+    ),
+    CallFormat(
+        "<|tool_call|>", ("<|tool_call|>",), "", _read_json, written="<|tool_call|>[{call}]"
+    ),
+    CallFormat("functools[", ("functools",), "", _read_json, written="functools[{call}]"),
+    CallFormat(
+        "<function=",
+        ("<function=",),
+        "</function>",
+        _read_tagged,
+        written="<function={name}>{arguments}</function>",
+    ),
+    CallFormat(
+        "<|python_tag|>",
+        ("<|python_tag|>",),
+        "",
+        _read_json,
+        whole=("{",),
+        arguments="parameters",
+    ),
+    CallFormat('"parameters":', (), "", _read_json, whole=("{",), arguments="parameters"),
 )
-"""Mistral; Hermes, Qwen and many others, Qwen3-Coder's tags too; Granite and Phi-4-mini;
-Firefunction; functionary for Llama 3.1; Llama 3.1 and later, whose calls are a whole answer."""
+"""Mistral, later and earlier; Hermes, Qwen and many others, Qwen3-Coder's tags too; Granite and
+Phi-4-mini; Firefunction; functionary for Llama 3.1; Llama 3.1 and later, whose calls are a whole
+answer."""
 
 _BEGINNINGS = tuple(
     start + key

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from asking import ask, check_contract
 from scripted_gguf import write_scripted_gguf
@@ -13,6 +14,9 @@ from scripted_gguf import write_scripted_gguf
 from parse_local import Options
 from parse_local.errors import TemplateError, UsageError
 from parse_local.events import Text, ToolCall
+from parse_local.forced_calls import call_grammar
+from parse_local.grammar import literal
+from parse_local.llama.grammar import Grammar
 
 TEMPLATE = (
     "{% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %} <tool_call>{% endif %}"
@@ -23,6 +27,18 @@ MISTRAL = TEMPLATE.replace("<tool_call>", "[TOOL_CALLS]")
 TOOL = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+CITY = {
+    "type": "function",
+    "function": {
+        "name": "city",
+        "parameters": {
+            "type": "object",
+            "properties": {"name": {"$ref": "#/$defs/name"}},
+            "required": ["name"],
+            "$defs": {"name": {"enum": ["Rome"]}},
+        },
+    },
 }
 CALL = ['{"name"', ': "weather", "arguments"', ': {"city"', ': "Rome"', "}}"]
 GOOD = ["I look.", "\n", "<tool_call>", "\n\n", *CALL, "\n ", "</tool_call>"]
@@ -63,10 +79,13 @@ def engines(
     return loaded.__getitem__
 
 
-def call(engine: Any, *, tools: Any = (TOOL,), **options: Any) -> tuple[Any, list[str]]:
+def call(
+    engine: Any, *, tools: Any = (TOOL,), tool_choice: Any = "auto", **options: Any
+) -> tuple[Any, list[str]]:
     options = {"strategy": "parse", "accept": "exact", "max_tokens": 60, **options}
-    events = list(engine.stream(ask("?"), Options(**options), tools=tools))
-    result = check_contract(events, max_tokens=60)
+    asked = {"tools": tools, "tool_choice": tool_choice}
+    events = list(engine.stream(ask("?"), Options(**options), **asked))
+    result = check_contract(events, max_tokens=options["max_tokens"])
     return result, [e.text for e in events if isinstance(e, Text)]
 
 
@@ -92,6 +111,19 @@ def test_a_marker_that_is_a_control_token(engines: Callable[..., Any]) -> None:
     assert engine.target.model.piece(token) == b""
     found, _ = call(engine)
     assert (found.text, found.tool_calls, found.finish_reason) == ("Sure.", (ROME,), "tool_calls")
+
+
+def test_a_grammar_takes_the_markers_of_calls(engines: Callable[..., Any]) -> None:
+    model = engines("list").target.model
+    (token,) = model.tokenize("[TOOL_CALLS]", special=True)
+    text = 'root ::= "[TOOL_CALLS]" "["'
+    for marks in ([], [token]):
+        place = Grammar(model, text, marks)
+        assert place.allows(np.array([token], np.int32)) == bool(marks)
+        tokens = [token, *model.tokenize("[")]
+        assert place.n_allowed(tokens) == (len(tokens) if marks else 0)
+        assert place.may_end == bool(marks)
+        place.close()
 
 
 def test_what_is_no_call_is_text(engines: Callable[..., Any]) -> None:
@@ -140,9 +172,51 @@ def test_calls_and_results_go_back_through_the_template(engines: Callable[..., A
     assert engine.target.model.detokenize(prompt).decode() == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("good", "<tool_call>\n"), ("good, other", "<tool_call>\n"), ("list", "[TOOL_CALLS]")],
+)
+@pytest.mark.parametrize("strategy", ["parse", "target", "auto"])
+def test_a_call_that_is_required(
+    engines: Callable[..., Any], name: str, before: str, strategy: str
+) -> None:
+    engine = engines(name)
+    asked = {"tool_choice": "required", "tools": [TOOL, CITY], "max_tokens": 200}
+    found, shown = call(engine, **asked, strategy=strategy)
+    assert found.finish_reason == "tool_calls"
+    assert (found.text, shown) == ("", [])
+    (made,) = found.tool_calls
+    assert made in (ToolCall("weather", "{}"), ToolCall("city", '{"name": "Rome"}'))
+    # The same whoever drafts, and what the template calls a call.
+    plain, _ = call(engine, **asked, strategy="target")
+    assert plain.tool_calls == found.tool_calls
+    grammar = call_grammar(engine.target.call_format, [TOOL, CITY], "required")
+    assert grammar.splitlines()[-1].startswith(f"root ::= {literal(before)[:-1]}")
+
+
+def test_a_certain_call_that_is_required(engines: Callable[..., Any]) -> None:
+    of_city = {"type": "function", "function": {"name": "city"}}
+    asked = {"tools": [TOOL, CITY], "tool_choice": of_city}
+    found, _ = call(engines("good"), **asked, max_tokens=200)
+    assert found.tool_calls == (ToolCall("city", '{"name": "Rome"}'),)
+    # Too few tokens for it: as where the model calls by itself, it is text.
+    cut, _ = call(engines("good"), **asked, max_tokens=4)
+    assert (cut.finish_reason, cut.tool_calls) == ("length", ())
+
+
 def test_what_cannot_be(engines: Callable[..., Any], load_once: Callable[..., Any], tiny) -> None:
     with pytest.raises(UsageError, match="Under a grammar no tool can be called"):
         call(engines("good"), grammar='root ::= "a"')
     engine = load_once(target=tiny(seed=1))
     with pytest.raises(TemplateError, match="no place for tools"):
         call(engine, strategy="target")
+    for choice, reason in (
+        ("maybe", 'is not "auto", "required"'),
+        ({"type": "function", "function": {"name": "time"}}, "'time', which is not among"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            call(engines("good"), tool_choice=choice)
+    with pytest.raises(UsageError, match="no tool is offered"):
+        call(engines("good"), tools=None, tool_choice="required")
+    with pytest.raises(UsageError, match="no notation of calls"):
+        call(engine, strategy="target", tool_choice="required")

@@ -248,3 +248,12 @@ def test_a_tool_is_called(engine: Engine) -> None:
     (call,) = found.tool_calls
     assert call.name == "get_weather"
     assert json.loads(call.arguments_json)["city"].startswith("Rome")
+    # Asked for something else it calls nothing, unless it has to.
+    tools = [{"type": "function", "function": tool}]
+    asked = ask("Write a haiku about autumn.")
+    free = engine.generate(asked, Options(max_tokens=60), tools=tools)
+    made = engine.generate(asked, Options(max_tokens=60), tools=tools, tool_choice="required")
+    assert free.tool_calls == ()
+    assert (made.finish_reason, made.text) == ("tool_calls", "")
+    (call,) = made.tool_calls
+    jsonschema.validate(json.loads(call.arguments_json), parameters)

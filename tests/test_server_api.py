@@ -456,6 +456,23 @@ def test_a_tool_is_called(caller: httpx.Client) -> None:
     assert again.json()["usage"]["prompt_tokens"] > len("21 degrees")
 
 
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+def test_a_call_is_required(caller: httpx.Client, choice: Any) -> None:
+    city = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": city}}
+    asked = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 200}
+    response = ask(caller, tools=[tool], **asked)
+    assert response.status_code == 200, response.text
+    found = response.json()["choices"][0]
+    assert found["finish_reason"] == "tool_calls"
+    assert found["message"]["content"] is None  # left to itself it says something first
+    (call,) = found["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
+
+
 def test_tools_that_are_not_wanted_are_not_called(caller: httpx.Client) -> None:
     choice = ask(caller, tools=[TOOL], tool_choice="none").json()["choices"][0]
     assert choice["finish_reason"] == "stop"
@@ -480,8 +497,9 @@ def test_tools_are_part_of_the_prompt_that_is_limited(caller: httpx.Client) -> N
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": None}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "time"}}}, "tool_choice"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tools"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"response_format": {"type": "json_object"}}, "tools"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),

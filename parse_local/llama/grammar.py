@@ -7,7 +7,7 @@ every token is asked about before it is accepted, and what may follow is a quest
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ class Grammar:
     Args:
         model: whose tokens they are.
         text: GBNF.
+        marks: control tokens whose names are part of the text, as those that begin a call.
 
     Raises:
         GrammarError: llama.cpp cannot work with it.
@@ -49,10 +50,11 @@ class Grammar:
     Source: llama_sampler_init_grammar.
     """
 
-    def __init__(self, model: Model, text: str) -> None:
+    def __init__(self, model: Model, text: str, marks: Collection[int] = ()) -> None:
         self._sampler: Any = None
         check_grammar(text)
         self._model = model
+        self._marks = np.array(sorted(marks), np.int32)
         self._tokens: list[int] = []
         with library.log.capture() as log:
             self._sampler = lib.llama_sampler_init_grammar(
@@ -82,16 +84,17 @@ class Grammar:
     def allows(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of some tokens may follow, shape as `ids`.
 
-        Never one that leaves no trace in the text, as control tokens do: the grammar would take
-        the name that they are written with for text.
+        Never one that leaves no trace in the text, as control tokens do but for `marks`: the
+        grammar would take the name that they are written with for text.
         """
         candidates = np.zeros(len(ids), TOKEN_DATA)
         candidates["id"] = ids
         lib.llama_sampler_apply(self._sampler, ctypes.byref(token_array(candidates)))
         allowed: npt.NDArray[np.bool_] = candidates["logit"] == 0
+        marks = allowed & np.isin(ids, self._marks)
         if len(ids) > FEW:
-            return allowed & self._model.is_shown[ids]
-        for i in np.flatnonzero(allowed):
+            return allowed & self._model.is_shown[ids] | marks
+        for i in np.flatnonzero(allowed & ~marks):
             allowed[i] = self._model.shows(int(ids[i]))
         return allowed
 

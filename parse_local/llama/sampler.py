@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Sampler:
         top_k, top_p, min_p, repeat_penalty: as in llama.cpp; 0, 1, 0, 1 switch them off.
         seed: of the draw; None draws one.
         grammar: GBNF that the text has to follow, None for free text.
+        marks: as those of `Grammar`.
         n_prompt: tokens of `history` that come before the text.
         begins: how many tokens of the text come before what the grammar is about, None while
             that has not begun; all of the text without it.
@@ -65,13 +66,14 @@ class Sampler:
         repeat_penalty: float = 1.0,
         seed: int | None = None,
         grammar: str | None = None,
+        marks: Collection[int] = (),
         n_prompt: int = 0,
         begins: Callable[[Sequence[int]], int | None] | None = None,
     ) -> None:
         self._chain: Any = None
         self._grammar: Grammar | None = None
         if grammar is not None:
-            self._grammar = Grammar(model, grammar)
+            self._grammar = Grammar(model, grammar, marks)
         self._n_prompt = n_prompt
         self._begins = begins
         self._n_vocab = model.n_vocab

@@ -7,6 +7,7 @@ from typing import Any
 
 from parse_local.chat_template import Message, Tool
 from parse_local.errors import GrammarError, UsageError
+from parse_local.forced_calls import ToolChoice, forces
 from parse_local.grammar import json_object, schema_grammar
 from parse_local.policy import Options
 from parse_local.server import schemas
@@ -139,22 +140,41 @@ def with_grammar(options: Options, wanted: schemas.ResponseFormat | None) -> Opt
     return replace(options, grammar=grammar)
 
 
-def tools_of(request: schemas.ChatRequest) -> list[Tool] | None:
-    """The tools that are offered to the model.
+def tools_of(request: schemas.ChatRequest) -> tuple[list[Tool] | None, ToolChoice]:
+    """The tools that are offered to the model, and whether it has to call one.
 
     Raises:
-        ApiError: the model would have to be made to call them, or not to.
+        ApiError: what is asked for contradicts itself, or cannot be had.
     """
-    if not request.tools or request.tool_choice == "none":
-        return None
+    choice: ToolChoice = "auto"
+    if isinstance(request.tool_choice, schemas.NamedTool):
+        choice = request.tool_choice.model_dump()
+    elif request.tool_choice == "required":
+        choice = "required"
+    if forces(choice):
+        _check_choice(request)
+    elif not request.tools or request.tool_choice == "none":
+        return None, choice
     wanted = request.response_format
     refused = None
-    if request.tool_choice not in (None, "auto"):
-        refused = "`tool_choice` can only be 'none' or 'auto'; the model decides what it calls."
-    elif request.parallel_tool_calls is False:
-        refused = "`parallel_tool_calls`: false is not supported; a model may call several tools."
-    elif wanted is not None and wanted.type != "text":
+    if wanted is not None and wanted.type != "text":
         refused = "`tools` cannot be called in an answer with a `response_format`; leave out one."
+    elif request.parallel_tool_calls is False and not forces(choice):
+        refused = (
+            "`parallel_tool_calls`: false needs a `tool_choice` that requires a call, which makes "
+            "it one; left to itself a model may call several tools."
+        )
     if refused is not None:
         raise ApiError(400, refused, param=refused.split("`")[1], code="unsupported_value")
-    return [tool.model_dump(exclude_none=True) for tool in request.tools]
+    return [tool.model_dump(exclude_none=True) for tool in request.tools or ()], choice
+
+
+def _check_choice(request: schemas.ChatRequest) -> None:
+    choice, names = request.tool_choice, [tool.function.name for tool in request.tools or ()]
+    message = None
+    if not names:
+        message = "`tool_choice` requires a call and there are no `tools`."
+    elif isinstance(choice, schemas.NamedTool) and choice.function.name not in names:
+        message = f"`tool_choice`: {choice.function.name!r} is not among the `tools`."
+    if message is not None:
+        raise ApiError(400, message, param="tool_choice", code="invalid_value")

@@ -67,14 +67,15 @@ async def chat_completions(request: Request, body: schemas.ChatRequest) -> Respo
     service = _service(request)
     convert.check_messages(body, service.settings.limits)
     options = convert.answer_options(body, service.defaults, service.settings.limits)
-    messages, tools = convert.conversation(body), convert.tools_of(body)
+    messages = convert.conversation(body)
+    tools, tool_choice = convert.tools_of(body)
 
     def work(engine: Engine) -> Iterator[Event]:
         if service.settings.limits.prompt_tokens is not None:
             prompt = engine.target.prompt(messages, thinking=options.thinking, tools=tools)
             service.check_prompt(len(prompt), "messages")
         wanted = convert.with_grammar(options, body.response_format)
-        return engine.stream(messages, wanted, tools=tools)
+        return engine.stream(messages, wanted, tools=tools, tool_choice=tool_choice)
 
     reply = ChatReply(service.engine.pair_name, **_shape(body))
     return await _Answering(service, request, options, reply).respond(work, body)
