@@ -26,6 +26,17 @@ Message = dict[str, Any]
 Tool = dict[str, Any]
 """A function that the model may call, as OpenAI's API describes it."""
 
+
+def split_begun(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+    """A conversation without the words of the assistant that it ends with, and those.
+
+    Calls of tools cannot be gone on with; with them nothing has begun.
+    """
+    if not messages or messages[-1].get("role") != "assistant" or messages[-1].get("tool_calls"):
+        return messages, ""
+    return messages[:-1], messages[-1].get("content") or ""
+
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -81,7 +81,8 @@ class Engine(LoadedPair):
 
         Args:
             messages: the conversation; dicts with `role` (system, user, assistant or tool) and
-                `content`, those of the assistant also with `tool_calls`.
+                `content`, those of the assistant also with `tool_calls`. Where the last is the
+                assistant's, the answer goes on with its words, which are not in the result.
             options: how, see `Options`.
             tools: functions that the model may call, as in OpenAI's API; what it calls is in
                 the result's `tool_calls`.

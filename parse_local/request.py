@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from parse_local.channels import Parser
-from parse_local.chat_template import Message, Tool
+from parse_local.chat_template import Message, Tool, split_begun
 from parse_local.errors import UsageError
 from parse_local.forced_calls import ToolChoice, call_grammar, forces
 from parse_local.policy import Options
@@ -49,16 +49,21 @@ class Chat:
     """A conversation, rendered by each model's own chat template.
 
     Args:
-        messages: the conversation.
+        conversation: its turns; where the last is the assistant's, the answer goes on with it.
         tools: functions that the model may call.
         thinking: let the model think.
         tool_choice: whether the answer has to be a call, and of what.
     """
 
-    messages: Sequence[Message]
+    conversation: Sequence[Message]
     tools: Sequence[Tool] | None = None
     thinking: bool = False
     tool_choice: ToolChoice = "auto"
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What is to be answered."""
+        return split_begun(self.conversation)[0]
 
     def check(self, options: Options, writer: Writer) -> Options:
         """All of them apply; where the answer has to be a call, a grammar sees to it."""
@@ -68,6 +73,11 @@ class Chat:
             )
         if not forces(self.tool_choice):
             return options
+        if split_begun(self.conversation)[1]:
+            raise UsageError(
+                "An answer that has begun with words cannot be made a call; leave out tool_choice, "
+                "or the assistant's message at the end."
+            )
         grammar = call_grammar(writer.call_format, self.tools or (), self.tool_choice)
         return replace(options, grammar=grammar)
 
@@ -83,7 +93,7 @@ class Chat:
 
     def tokens(self, writer: Writer) -> list[int]:
         """The rendered conversation."""
-        return writer.prompt(self.messages, thinking=self.thinking, tools=self.tools)
+        return writer.prompt(self.conversation, thinking=self.thinking, tools=self.tools)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from parse_local.channels import Parser, Written
-from parse_local.chat_template import ChatTemplate, Message, Tool
+from parse_local.chat_template import ChatTemplate, Message, Tool, split_begun
 from parse_local.errors import ContextLengthError, UsageError
 from parse_local.events import Channel
 from parse_local.harmony import Harmony
@@ -69,11 +69,20 @@ class Writer:
     ) -> list[int]:
         """Prompt tokens of a conversation.
 
+        Where it ends with words of the assistant, the prompt ends with them, to be gone on with.
+
         Raises:
             TemplateError: the template refuses the messages or the tools.
             ContextLengthError: no token of an answer would fit behind the prompt.
         """
-        return self.encode(self.template.render(messages, thinking=thinking, tools=tools))
+        asked, begun = split_begun(messages)
+        self._refuse_hopeless(begun)
+        prompt = self.encode(self.template.render(asked, thinking=thinking, tools=tools))
+        if begun:
+            said = self.thinking.writes(self.parser(prompt), [("answer", begun)])
+            prompt += self.encode_written(said)
+            self._require_room(len(prompt))
+        return prompt
 
     def n_prompt(self, messages: Sequence[Message], *, thinking: bool = False) -> int:
         """Tokens of a conversation's prompt, also of one that does not fit.
@@ -94,12 +103,15 @@ class Writer:
         tokens = self._tokens(text)
         if not tokens:
             raise UsageError("The prompt is empty; give some text to go on from.")
-        if len(tokens) >= self.context.n_ctx:
+        self._require_room(len(tokens))
+        return tokens
+
+    def _require_room(self, n: int) -> None:
+        if n >= self.context.n_ctx:
             raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens and the context of {self.model.path.name} "
+                f"The prompt has {n} tokens and the context of {self.model.path.name} "
                 f"holds {self.context.n_ctx}; raise --ctx, or shorten the conversation."
             )
-        return tokens
 
     def _refuse_hopeless(self, text: str) -> None:
         # llama.cpp's tokenizers take quadratic time for some texts, and nothing stops them:

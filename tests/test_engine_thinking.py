@@ -377,3 +377,13 @@ def test_reasoning_goes_to_stderr_where_the_answer_leaves_the_terminal(
     assert reasoning_shown(io.StringIO(), io.StringIO()) == ""
     monkeypatch.setenv("NO_COLOR", "1")
     assert reasoning_shown(io.StringIO(), Terminal()) == "Hm\u241b[2J.\n"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "deepseek-r1", "gpt-oss", "gemma4"])
+@pytest.mark.parametrize("thinking", [False, True])
+def test_an_answer_that_has_begun_is_gone_on_with(
+    engines: Callable[..., Any], name: str, thinking: bool
+) -> None:
+    begun = {"role": "assistant", "content": "It is"}
+    found = answer(engines(name), [*ask(QUESTION), begun], thinking=thinking, max_tokens=20)
+    assert (found.reasoning, found.text) == ("", " 42")

@@ -371,10 +371,14 @@ def test_a_prompt_that_does_not_fit(client: httpx.Client) -> None:
             assert response.json()["error"]["param"] == param
 
 
+WEATHER = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
 def test_the_turns_are_checked(client: httpx.Client) -> None:
     for turns, param in (
         ([{"role": "user"}], "messages[0].content"),
-        ([*QUESTION, {"role": "assistant", "content": "Well,"}], "messages"),
+        ([*QUESTION, {"role": "assistant", "content": "Well,"}], None),
+        ([*QUESTION, {"role": "assistant", "tool_calls": [WEATHER]}], "messages"),
         ([{"role": "user", "content": "a", "tool_calls": []}, *QUESTION], None),
     ):
         response = ask(client, messages=turns)

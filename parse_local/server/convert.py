@@ -81,8 +81,9 @@ def check_messages(request: schemas.ChatRequest, limits: Limits) -> None:
             field = f"messages[{i}].tool_calls"
             message = f"`{field}`: only an assistant's message can have tool calls."
             raise ApiError(400, message, param=field, code="invalid_value")
-    if request.messages[-1].role == "assistant":
-        message = "Going on with an assistant's message is not supported; end with the user's."
+    last = request.messages[-1]
+    if last.role == "assistant" and last.tool_calls:
+        message = "Calls of tools cannot be gone on with; end `messages` with their results."
         raise ApiError(400, message, param="messages", code="unsupported_value")
 
 
