@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from taking import takes
 
 from parse_local.errors import UsageError
 from parse_local.events import ToolCall
 from parse_local.forced_calls import call_grammar
-from parse_local.llama.grammar import Grammar
 from parse_local.llama.model import Model
 from parse_local.tool_calls import FORMATS, CallFormat, CallScanner
 
@@ -38,14 +38,6 @@ TOOLS = [CITY, CHAIN, OTHER, NOW, ODD]
 @pytest.fixture(scope="module")
 def model(tiny: Callable[..., Path]) -> Model:
     return Model(tiny(seed=1))
-
-
-def takes(model: Model, grammar: str, text: str) -> bool:
-    place = Grammar(model, grammar)
-    tokens = model.tokenize(text)
-    found = place.n_allowed(tokens) == len(tokens) and place.may_end
-    place.close()
-    return found
 
 
 def said(form: CallFormat, name: str, arguments: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from taking import takes
 
 from parse_local.errors import GrammarError
 from parse_local.grammar import json_object, schema_grammar
-from parse_local.llama.grammar import Grammar
 from parse_local.llama.model import Model
 
 NAME = {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]}
@@ -87,14 +87,6 @@ SCHEMAS: list[tuple[Any, list[str], list[str]]] = [
 @pytest.fixture(scope="module")
 def model(tiny: Callable[..., Path]) -> Model:
     return Model(tiny(seed=1))
-
-
-def takes(model: Model, grammar: str, text: str) -> bool:
-    place = Grammar(model, grammar)
-    tokens = model.tokenize(text)
-    found = place.n_allowed(tokens) == len(tokens) and place.may_end
-    place.close()
-    return found
 
 
 @pytest.mark.parametrize("case", SCHEMAS, ids=lambda c: json.dumps(c[0])[:40])
