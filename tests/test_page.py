@@ -245,7 +245,7 @@ def test_escape_stops_and_what_is_final_stays(page: Page, server: Running) -> No
     expect(page.locator(".answer:not(.live)")).to_contain_text("stopped")
     answer = saved(page)[1]
     assert answer["finish"] == "cancelled"
-    assert len(answer["content"]) > 100
+    assert len(answer["content"]) > 50  # of the hundred that were there, draft included
     assert page.locator("#send").is_visible()
     until(lambda: server.worker.n_running == 0)  # it has not gone on without a reader
 
