@@ -310,9 +310,10 @@ class Speculation:
         if not proposal and self._reader is None:
             return [sampler.advance(self.context, sequence[-1], sequence)]
         tokens: list[int] = []
+        recent = sequence[-sampler.n_history :]
         rows = self._rows([sequence[-1], *proposal])
         for proposed, row in zip([*proposal, None], rows, strict=False):
-            tokens.append(sampler.choose(row, sequence + tokens if tokens else sequence))
+            tokens.append(sampler.choose(row, recent + tokens))
             if self._reader is not None:
                 self.read.append(self._reader.read(row, tokens[-1]))
             if tokens[-1] != proposed or self.context.model.is_eog(tokens[-1]):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,37 @@ def test_ngrams_propose_what_followed_before(load: Callable[..., Any], files: Fi
             assert more == (cycle * 2)[6 + len(proposal) :][: len(more)]
         finally:
             spec.close()
+
+
+def test_a_continuation_that_shares_its_beginning_is_like_a_new_one(
+    load: Callable[..., Any], files: Files
+) -> None:
+    # Only what differs is converted: longer ones, shorter ones, others in the middle.
+    cycle = list(range(10, 22))
+    begun = [
+        [*cycle, 40, *cycle[:4]],
+        [*cycle, 40, *cycle[:5]],
+        [*cycle, 40, 41, *cycle[:6]],
+        [*cycle, *cycle, *cycle[:7]],
+        [9, 12, 13, 14, 15, 30, 31, 32, 33, 12, 13, 14],
+        [*cycle, 40, *cycle[:4]],
+    ]
+    context = load(target=files("target"), target_only=True).target.context
+    proposals = []
+    with closing(Speculator("ngram-simple", context, n_max=3)) as kept:
+        for sequence in begun:
+            kept.begin(sequence)
+            kept.accept([7, *sequence[-3:]])  # of what follows nothing stays
+            kept.begin(sequence)
+            proposals.append(kept.propose(3))
+    assert proposals == [
+        [14, 15, 16],
+        [15, 16, 17],
+        [16, 17, 18],
+        [17, 18, 19],
+        [15, 30, 31],
+        [14, 15, 16],
+    ]
 
 
 # what is refused, in one sentence

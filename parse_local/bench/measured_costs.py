@@ -59,20 +59,20 @@ def measure_costs(
             return made
 
         draft, target = subject(engine.draft), subject(engine.target)
-        probes: dict[str, Callable[[], float]] = {}
-        expected: dict[str, float] = {}
+        probes: dict[tuple[str, int], Callable[[], float]] = {}
+        expected: dict[tuple[str, int], float] = {}
         for curve, sizes in SIZES.items():
             if stopped():
                 return None
             decode = partial((draft if curve == "draft" else target).decode, rows=curve == "target")
             token_s = decode(WINDOW) / WINDOW
             for n in sizes:
-                probes[f"{curve} {n}"] = partial(decode, n)
-                expected[f"{curve} {n}"] = n * token_s
-        size = {name: int(name.split()[1]) for name in probes}
+                probes[curve, n] = partial(decode, n)
+                expected[curve, n] = n * token_s
+        by_size = sorted(probes, key=lambda probe: probe[1])
         turns = in_turns(
-            {name: probes[name] for name in sorted(probes, key=lambda name: size[name])},
-            {name: 3 if n <= WINDOW else 0 for name, n in size.items()},
+            {(curve, n): probes[curve, n] for curve, n in by_size},
+            {(curve, n): 3 if n <= WINDOW else 0 for curve, n in by_size},
             most=_TURNS,
             budget_s=BUDGET_S,
             expected_s=expected,
@@ -82,12 +82,12 @@ def measure_costs(
             try:
                 next(turns)
             except StopIteration as end:
-                found: dict[str, float] = end.value
+                found: dict[tuple[str, int], float] = end.value
                 break
             if stopped():
                 return None
     points = {
-        curve: {n: found[name] for n in sizes if (name := f"{curve} {n}") in found}
+        curve: {n: found[curve, n] for n in sizes if (curve, n) in found}
         for curve, sizes in SIZES.items()
     }
     points["target"][1] = points["target_bare"][1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from parse_local.errors import (
     ModelError,
@@ -27,6 +28,7 @@ from parse_local.llama import library
 from parse_local.llama._bindings import lib
 from parse_local.llama.context import Context
 from parse_local.llama.context_params import FLASH_ATTN, KV_TYPES
+from parse_local.llama.conversations import n_common
 from parse_local.llama.model import Model, check_file
 
 NGRAM_SIZE = 3
@@ -198,6 +200,9 @@ class Speculator:
         self.kind = kind
         self.n_max = n_max
         self._out = np.empty(n_max, np.int32)
+        # What was last begun with, as a list and as llama.cpp takes it.
+        self._begun: list[int] = []
+        self._begun_array = np.empty(0, np.int32)
         params = _Params(
             type=kind.encode(),
             ctx_tgt=ctypes.cast(context.handle, ctypes.c_void_p),
@@ -227,8 +232,17 @@ class Speculator:
             context.follower = self
 
     def begin(self, sequence: Sequence[int]) -> None:
-        """Start a continuation of `sequence`, whose last token is not decoded yet."""
-        self._call("begin", sequence)
+        """Start a continuation of `sequence`, whose last token is not decoded yet.
+
+        Whoever drafts asks for n-grams behind every drafted token: only what is new of a long
+        context is converted.
+        """
+        n, known = len(sequence), n_common(self._begun, sequence)
+        if n > len(self._begun_array):
+            self._begun_array = np.resize(self._begun_array, 2 * n)
+        self._begun[known:] = sequence[known:]
+        self._begun_array[known:n] = self._begun[known:]
+        self._call("begin", self._begun_array[:n])
 
     def propose(self, n_max: int) -> list[int]:
         """At most `n_max` tokens that may follow; empty where it has no idea.
@@ -265,7 +279,7 @@ class Speculator:
         """The sequence goes on with `tokens`: accepted proposals, and one of the target's own."""
         self._call("accept", tokens)
 
-    def _call(self, name: str, tokens: Sequence[int]) -> None:
+    def _call(self, name: str, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
         array = np.asarray(tokens, np.int32)
         function = getattr(self._shim, f"parse_local_speculator_{name}")
         self._check(function(self._handle, array.ctypes.data, len(array)))

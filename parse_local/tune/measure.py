@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ BURST = 4
 """Decodes of single tokens that are timed together."""
 
 Clock = Callable[[], float]
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Subject:
@@ -159,14 +161,14 @@ def relative(base: Sample, other: Sample, *, most: int, budget_s: float, clock: 
 
 
 def in_turns(
-    probes: Mapping[str, Callable[[], float]],
-    least: Mapping[str, int],
+    probes: Mapping[Name, Callable[[], float]],
+    least: Mapping[Name, int],
     *,
     most: int,
     budget_s: float,
-    expected_s: Mapping[str, float],
+    expected_s: Mapping[Name, float],
     clock: Clock,
-) -> Generator[str, None, dict[str, float]]:
+) -> Generator[Name, None, dict[Name, float]]:
     """Time several things in turns; the generator's value is the median of each.
 
     What was never timed is not in it.
@@ -183,7 +185,7 @@ def in_turns(
         The name of what is timed next.
     """
     started = clock()
-    found: dict[str, list[float]] = {name: [] for name in probes}
+    found: dict[Name, list[float]] = {name: [] for name in probes}
     for turn in range(most):
         for name, probe in probes.items():
             left = budget_s - (clock() - started)
