@@ -34,6 +34,8 @@ class Parser:
     """Whether there is anything to tell apart."""
     n_closed = 0
     """Blocks of either channel that a marker has ended."""
+    tells_calls = False
+    """Whether a call that only a header tells from an answer is marked in it, for `tool_calls`."""
 
     @property
     def in_reasoning(self) -> bool:

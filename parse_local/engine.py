@@ -95,8 +95,8 @@ class Engine(LoadedPair):
 
         Raises:
             UsageError: the options ask for what this pair does not have; or a call is required
-                of a model whose notation is not known, or of a `strict` tool with a schema that a
-                grammar cannot hold an answer to.
+                of a model whose notation is not known or cannot be forced, or of a `strict` tool
+                with a schema that a grammar cannot hold an answer to.
             ContextLengthError: the prompt does not fit; nothing has been decoded.
             TemplateError, JudgeError: a template cannot render the conversation or the question.
             DecodeError: llama.cpp failed.

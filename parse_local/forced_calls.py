@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from parse_local.call_formats import CallFormat
 from parse_local.errors import GrammarError, UsageError
 from parse_local.gbnf import ROOT, check_grammar
 from parse_local.grammar import literal, schema_rules
-from parse_local.tool_calls import CallFormat, Tool
+from parse_local.tool_calls import Tool
 
 ToolChoice = str | Mapping[str, Any]
 """As in OpenAI's API: "auto", "required", or {"type": "function", "function": {"name": ...}}."""
@@ -39,13 +40,13 @@ def call_grammar(form: CallFormat | None, tools: Sequence[Tool], choice: ToolCho
         GBNF for `Options.grammar`.
 
     Raises:
-        UsageError: the model has no known notation; there is no such tool; or a `strict` one has
-            a schema that a grammar cannot hold an answer to.
+        UsageError: the model has no notation that can be forced; there is no such tool; or a
+            `strict` one has a schema that a grammar cannot hold an answer to.
     """
-    if form is None:
+    if form is None or not form.written:
         raise UsageError(
-            "The model's chat template shows no notation of calls that is known here, so that it "
-            'cannot be held to one; use tool_choice "auto".'
+            "The model's chat template shows no notation of calls that a grammar can hold it to; "
+            'use tool_choice "auto".'
         )
     rules: dict[str, str] = {}
     calls = []

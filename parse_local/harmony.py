@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from parse_local.channels import Marks, Parser, Run, Written, overlap
 from parse_local.events import Channel
 
+CALL_OPENING, CALL_CLOSING = "<functions.", "</functions>"
+"""What `Parser.tells_calls` puts around a message to a function, with `>` behind its name."""
+_TO_FUNCTION = re.compile(rb"\bto=functions\.([^\s<]+)")
+
 
 @dataclass(frozen=True)
 class Harmony(Marks):
@@ -67,6 +71,7 @@ class HarmonyParser(Parser):
         self._held = b""
         self._header = b"assistant"
         self._in_header = False  # behind its first token
+        self._in_call = False
         self.undecided = True
         self.channel = "answer"
 
@@ -74,7 +79,7 @@ class HarmonyParser(Parser):
         """The prompt is read, the answer begins."""
         self._control_only = control_only
         self._held = b""
-        self._in_header = False
+        self._in_header = self._in_call = False
         self.n_closed = 0
 
     @property
@@ -119,17 +124,25 @@ class HarmonyParser(Parser):
 
     def _marker(self, marker: bytes) -> list[Run]:
         if marker == b"<|message|>":
-            _, named, channel = self._header.partition(b"<|channel|>")
-            thinks = bool(named) and channel.strip().startswith(b"analysis")
-            self.channel, self.undecided = ("reasoning" if thinks else "answer"), False
-            self._in_header = False
-        elif marker != b"<|constrain|>":
-            self.n_closed += not self.undecided
-            kept = self._header if self.undecided else b""
-            self._header = kept + marker if marker == b"<|channel|>" else b""
-            self.undecided = True
-            self._in_header = marker in (b"<|start|>", b"<|channel|>")
-        return []
+            return self._open()
+        if marker == b"<|constrain|>":
+            return []
+        self.n_closed += not self.undecided
+        kept = self._header if self.undecided else b""
+        self._header = kept + marker if marker == b"<|channel|>" else b""
+        self.undecided = True
+        self._in_header = marker in (b"<|start|>", b"<|channel|>")
+        was_call, self._in_call = self._in_call, False
+        return [("answer", CALL_CLOSING.encode())] if was_call else []
+
+    def _open(self) -> list[Run]:
+        # The header is complete.
+        call = _TO_FUNCTION.search(self._header) if self.tells_calls else None
+        _, named, channel = self._header.partition(b"<|channel|>")
+        thinks = bool(named) and channel.strip().startswith(b"analysis") and call is None
+        self.channel, self.undecided = ("reasoning" if thinks else "answer"), False
+        self._in_header, self._in_call = False, call is not None
+        return [] if call is None else [("answer", CALL_OPENING.encode() + call[1] + b">")]
 
 
 def _may_be_header(header: bytes) -> bool:

@@ -89,7 +89,9 @@ class Chat:
 
     def parser(self, writer: Writer, prompt: Sequence[int]) -> Parser:
         """By the model's own marks."""
-        return writer.parser(prompt)
+        parser = writer.parser(prompt)
+        parser.tells_calls = bool(self.tools)
+        return parser
 
     def tokens(self, writer: Writer) -> list[int]:
         """The rendered conversation."""

@@ -1,58 +1,19 @@
 """Calls of functions in what a model writes, told from its text as the bytes arrive (pure).
 
-Every family writes calls in its own way, and its chat template shows which. From an opening
-marker on nothing is text until it is clear what it is: a call that is complete and names a
-function, or text after all.
+Every family writes calls in its own way (`call_formats`). From an opening marker on nothing is
+text until it is clear what it is: a call that is complete and names a function, or text after all.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+from parse_local.call_formats import PART_OF_CALL, CallFormat
 from parse_local.channels import overlap
 from parse_local.events import ToolCall
 
 Tool = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class CallFormat:
-    """How a family of models writes calls.
-
-    Args:
-        hint: what the chat templates of these models contain.
-        openings: markers that begin calls.
-        closing: what ends one; "" for the end of the answer.
-        read: what stands between the two → calls, None where it is none.
-        whole: what a call that is the whole answer begins with. Some models leave out markers.
-        inner: further markers.
-        written: one call, with `{call}` for an object of name and arguments, or with places for
-            `{name}` and `{arguments}`.
-        arguments: what the object calls its arguments.
-    """
-
-    hint: str
-    openings: tuple[str, ...]
-    closing: str
-    read: Callable[[str, Mapping[str, Any]], list[ToolCall] | None]
-    whole: tuple[str, ...] = ()
-    inner: tuple[str, ...] = ()
-    written: str = "{call}"
-    arguments: str = "arguments"
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts that may be control tokens of their own."""
-        return tuple(m for m in (*self.openings, self.closing, *self.inner) if m)
-
-
-def find_format(template: str) -> CallFormat | None:
-    """The format that a chat template asks for; None where it knows no calls."""
-    return next((f for f in FORMATS if f.hint in template), None)
 
 
 class CallScanner:
@@ -152,7 +113,7 @@ class CallScanner:
 
     def _call(self, body: bytes) -> bool:
         assert self._form is not None
-        text = self._opened.decode() if self._opened in _PART_OF_CALL else ""
+        text = self._opened.decode() if self._opened in PART_OF_CALL else ""
         text += body.decode("utf-8", "replace")
         if self._opened.startswith(b"```"):
             text = text.rstrip().removesuffix("```")
@@ -163,172 +124,6 @@ class CallScanner:
         return known
 
 
-# JSON
-
-
-def _values(text: str) -> Iterator[Any]:
-    # JSON values that follow one another, with or without a separator.
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(text):
-        if text[at] in " \t\r\n;,":
-            at += 1
-            continue
-        value, at = decoder.raw_decode(text, at)
-        yield value
-
-
-def _read_json(text: str, _: Mapping[str, Any]) -> list[ToolCall] | None:
-    """One or several objects with a name and its arguments, or a list of them."""
-    try:
-        values = list(_values(text))
-    except (ValueError, RecursionError):
-        return None
-    objects = [o for v in values for o in (v if isinstance(v, list) else [v])]
-    calls = [_of_object(o) for o in objects]
-    return None if not calls or None in calls else [c for c in calls if c is not None]
-
-
-def _of_object(found: Any) -> ToolCall | None:
-    if not isinstance(found, dict):
-        return None
-    if isinstance(found.get("function"), dict):  # as OpenAI's API has it
-        found = found["function"]
-    name = found.get("name") or found.get("function")
-    arguments = found.get("arguments", found.get("parameters", {}))
-    if isinstance(arguments, str):  # some models write JSON within JSON
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        return None
-    return _written(name, arguments)
-
-
-def _written(name: str, arguments: dict[str, Any]) -> ToolCall | None:
-    # None where JSON cannot say them: Python reads NaN, and 1e999 as infinity.
-    try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        if not text.isascii():
-            text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, written as an escape
-        text = json.dumps(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return ToolCall(name, text)
-
-
-def _named(name: str, arguments: str) -> ToolCall | None:
-    return _of_object({"name": name, "arguments": arguments})
-
-
-# other notations
-
-_TAGGED = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|$)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_MISTRAL = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]")
-
-
-def _read_tagged(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | None:
-    """JSON; or `<function=name>` around JSON, or around a tag for each parameter."""
-    if "<function=" not in text:
-        return _read_json(text, parameters)
-    calls = []
-    for name, body in _TAGGED.findall(text):
-        if body.strip().startswith("{"):
-            calls.append(_named(name, body))
-        else:
-            types = parameters.get(name, {}).get("properties")
-            types = types if isinstance(types, dict) else {}  # clients send anything
-            arguments = {k: _value(v, types.get(k)) for k, v in _PARAMETER.findall(body)}
-            calls.append(_written(name, arguments))
-    return None if None in calls else [c for c in calls if c is not None]
-
-
-def _value(text: str, schema: Any) -> Any:
-    # A parameter is a text unless its schema says otherwise.
-    if isinstance(schema, dict) and schema.get("type") == "string":
-        return text
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are no JSON
-
-
-def _read_mistral(text: str, parameters: Mapping[str, Any]) -> list[ToolCall] | None:
-    """A list of objects; or names, each with `[ARGS]` and its arguments."""
-    parts = [part for part in text.split("[TOOL_CALLS]") if part.strip()]
-    calls: list[ToolCall] = []
-    for part in parts:
-        found = _MISTRAL.match(part)
-        if found is None:
-            more = _read_json(part, parameters)
-        else:
-            call = _named(found[1], part[found.end() :])
-            more = None if call is None else [call]
-        if more is None:
-            return None
-        calls += more
-    return calls
-
-
-_PART_OF_CALL = (b"{", b"<function=")
-# Openings that are no mere markers.
-
-FORMATS = (
-    CallFormat(
-        "[ARGS]",
-        ("[TOOL_CALLS]",),
-        "",
-        _read_mistral,
-        inner=("[ARGS]", "[CALL_ID]"),
-        written="[TOOL_CALLS]{name}[ARGS]{arguments}",
-    ),
-    CallFormat(
-        "[TOOL_CALLS]",
-        ("[TOOL_CALLS]",),
-        "",
-        _read_mistral,
-        inner=("[ARGS]", "[CALL_ID]"),
-        written="[TOOL_CALLS][{call}]",
-    ),
-    CallFormat(
-        "<tool_call>",
-        ("<tool_call>",),
-        "</tool_call>",
-        _read_tagged,
-        whole=("{", "```json"),
-        written="<tool_call>\n{call}\n</tool_call>",
-    ),
-    CallFormat(
-        "<|tool_call|>", ("<|tool_call|>",), "", _read_json, written="<|tool_call|>[{call}]"
-    ),
-    CallFormat("functools[", ("functools",), "", _read_json, written="functools[{call}]"),
-    CallFormat(
-        "<function=",
-        ("<function=",),
-        "</function>",
-        _read_tagged,
-        written="<function={name}>{arguments}</function>",
-    ),
-    CallFormat(
-        "<|python_tag|>",
-        ("<|python_tag|>",),
-        "",
-        _read_json,
-        whole=("{",),
-        arguments="parameters",
-    ),
-    CallFormat('"parameters":', (), "", _read_json, whole=("{",), arguments="parameters"),
-)
-"""Mistral, later and earlier; Hermes, Qwen and many others, Qwen3-Coder's tags too; Granite and
-Phi-4-mini; Firefunction; functionary for Llama 3.1; Llama 3.1 and later, whose calls are a whole
-answer."""
-
 _BEGINNINGS = tuple(
     start + key
     for start in (b"{", b"[{")
@@ -338,6 +133,6 @@ _BEGINNINGS = tuple(
 
 def _may_be_call(body: bytes, *, opened: bytes) -> bool:
     """Whether an answer of which this follows the opening may be a call as a whole."""
-    text = (opened if opened in _PART_OF_CALL else b"") + body
+    text = (opened if opened in PART_OF_CALL else b"") + body
     dense = b"".join(text.split())
     return any(b.startswith(dense[: len(b)]) for b in _BEGINNINGS)

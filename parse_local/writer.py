@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from parse_local.call_formats import CallFormat, find_format
 from parse_local.channels import Parser, Written
 from parse_local.chat_template import ChatTemplate, Message, Tool, split_begun
 from parse_local.errors import ContextLengthError, UsageError
@@ -14,7 +15,6 @@ from parse_local.harmony import Harmony
 from parse_local.llama.context import Context
 from parse_local.llama.model import Model
 from parse_local.thinking import Thinking, find_marks
-from parse_local.tool_calls import CallFormat, find_format
 
 N_END = 64
 """Tokens at the end of a prompt that hold what a template writes to open an answer."""

@@ -1,7 +1,5 @@
 """Prompts and judge suffixes of templates that behave as the well-known ones do."""
 
-# ruff: noqa: RUF001 - DeepSeek's tokens are spelled with a full-width bar
-
 from __future__ import annotations
 
 import datetime

@@ -126,6 +126,53 @@ def test_a_grammar_takes_the_markers_of_calls(engines: Callable[..., Any]) -> No
         place.close()
 
 
+HARMONY = (
+    "{# <|channel|> <|call|> #}{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "<|start|>assistant"
+)
+CONTROLS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>")
+CONTROLS += ("<|end|>", "<|return|>", "<|call|>")
+ADDRESSED = [
+    *("<|channel|>", "analysis", "<|message|>", "Hm.", "<|end|>"),
+    *("<|start|>", "assistant", "<|channel|>", "commentary", " to=functions.", "weather", "Ġ"),
+    *("<|constrain|>", "json", "<|message|>", '{"city"', CALL[3], "}"),
+]
+
+
+@pytest.mark.parametrize("strategy", ["parse", "target", "auto"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_message_to_a_function_is_a_call(
+    load_once: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+    strategy: str,
+    shuffle: bool,
+) -> None:
+    directory = tmp_path_factory.mktemp("harmony")
+    target, draft = (
+        write_scripted_gguf(
+            directory / f"{name}.gguf",
+            {("n", "t"): ADDRESSED},
+            template=HARMONY,
+            words=sorted({w for w in ADDRESSED if len(w) > 1 and w not in CONTROLS}),
+            controls=CONTROLS,
+            unread=["assistant"],
+            eos="<|call|>",
+            shuffle=name == "draft" and shuffle,
+        )
+        for name in ("target", "draft")
+    )
+    engine = load_once(target=target, draft=draft, n_ctx=1024)
+    found, shown = call(engine, strategy=strategy)
+    assert (found.tool_calls, found.finish_reason) == ((ROME,), "tool_calls")
+    assert (found.reasoning, found.text, shown) == ("Hm.", "", ["Hm."])
+    plain, _ = call(engine, strategy=strategy, tools=None)
+    assert (plain.tool_calls, plain.finish_reason) == ((), "stop")
+    assert plain.text == '{"city": "Rome"}'
+    with pytest.raises(UsageError, match="no notation of calls that a grammar can hold"):
+        call(engine, tool_choice="required")
+
+
 def test_what_is_no_call_is_text(engines: Callable[..., Any]) -> None:
     found, shown = call(engines("bad"))
     assert found.tool_calls == ()

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse_local.tool_calls import CallScanner, find_format
+from parse_local.call_formats import find_format
+from parse_local.harmony import Harmony
+from parse_local.tool_calls import CallScanner
 
 TOOLS = [
     {
@@ -25,6 +27,9 @@ TOOLS = [
     for name in ("weather", "time_of_day")
 ]
 HERMES, LLAMA = "<tool_call>", '{"name": function name, "parameters": dictionary}'
+GEMMA, LFM = "<|tool_call>", "<|tool_list_start|>"
+KIMI, DEEPSEEK = "<|tool_calls_section_begin|>", "<｜tool▁calls▁begin｜>"
+BARE = "<|tool_call>call:weather{city:Rome}<tool_call|>"
 ROME, OSLO = ("weather", {"city": "Rome"}), ("weather", {"city": "Oslo", "days": 3})
 ONE = '{"name": "weather", "arguments": {"city": "Rome"}}'
 TWO = '{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}'
@@ -92,6 +97,113 @@ WRITTEN: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ),
     ("<|tool_call|>", f"<|tool_call|>[{ONE}]", "", [ROME]),
     ("functools[", f"functools[{ONE}]", "", [ROME]),
+    # GLM
+    (
+        HERMES,
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+        "",
+        [OSLO],
+    ),
+    (HERMES, "<tool_call>time_of_day\n</tool_call>", "", [("time_of_day", {})]),
+    (HERMES, "<tool_call>rm<arg_key>", "<tool_call>rm<arg_key>", []),
+    # Gemma 4
+    (
+        GEMMA,
+        'Hm.<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|>'
+        "<|tool_call>call:time_of_day{}<tool_call|>",
+        "Hm.",
+        [OSLO, ("time_of_day", {})],
+    ),
+    (
+        GEMMA,
+        '<|tool_call>call:weather{city:<|"|>a "b", c: {d}<|"|>,more:{x:[true,{y:null}],z-1:-2.5}}'
+        "<tool_call|>",
+        "",
+        [("weather", {"city": 'a "b", c: {d}', "more": {"x": [True, {"y": None}], "z-1": -2.5}})],
+    ),
+    (GEMMA, '<|tool_call>call:weather{"city": "Rome"}<tool_call|>', "", [ROME]),
+    (GEMMA, BARE, BARE, []),
+    (
+        "<|START_ACTION|>",
+        '<|START_ACTION|>[\n {"tool_call_id": "0", "tool_name": "weather", '
+        '"parameters": {"city": "Rome"}}\n]<|END_ACTION|>',
+        "",
+        [ROME],
+    ),
+    (
+        "<seed:tool_call> <function=",
+        "<seed:tool_call>\n<function=weather>\n<parameter=city>Oslo</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
+        "",
+        [OSLO],
+    ),
+    (
+        "<minimax:tool_call>",
+        '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="time_of_day">\n</invoke>\n'
+        "</minimax:tool_call>",
+        "",
+        [OSLO, ("time_of_day", {})],
+    ),
+    (
+        LFM,
+        '<|tool_call_start|>[weather(city="Oslo", days=3), time_of_day()]<|tool_call_end|>Done.',
+        "Done.",
+        [OSLO, ("time_of_day", {})],
+    ),
+    (
+        LFM,
+        "<|tool_call_start|>weather(city='\\d', days=[true, None, {'a': -1}])<|tool_call_end|>",
+        "",
+        [("weather", {"city": "\\d", "days": [True, None, {"a": -1}]})],
+    ),
+    ("<|tool_call_start|>", f"<|tool_call_start|>[{ONE}]<|tool_call_end|>", "", [ROME]),
+    *(
+        (LFM, text, text, [])
+        for no_call in (
+            "[weather(city=open('x'))]",
+            "[weather('Rome')]",
+            "[weather(**{'city': 'Rome'})]",
+            "[weather(city={1})]",
+            "[weather(city=b'x')]",
+            "[weather",
+            "weather",
+            "[]",
+        )
+        for text in [f"<|tool_call_start|>{no_call}<|tool_call_end|>"]
+    ),
+    (
+        KIMI,
+        f"{KIMI}<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+        '{"city": "Rome"}<|tool_call_end|><|tool_call_begin|>functions.time_of_day:1'
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        "",
+        [ROME, ("time_of_day", {})],
+    ),
+    (
+        DEEPSEEK,
+        f"{DEEPSEEK}<｜tool▁call▁begin｜>weather<｜tool▁sep｜>"
+        '{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "",
+        [ROME],
+    ),
+    (
+        DEEPSEEK,
+        f"{DEEPSEEK}<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+        '{"city": "Rome"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>'
+        "time_of_day\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        [ROME, ("time_of_day", {})],
+    ),
+    (
+        "<|tools_prefix|>",
+        '<|tools_prefix|>[{"weather": {"city": "Rome"}}, {"time_of_day": {}}]<|tools_suffix|>',
+        "",
+        [ROME, ("time_of_day", {})],
+    ),
+    ("<TOOLCALL>", f"<TOOLCALL>[{ONE}, {TWO}]</TOOLCALL>", "", [ROME, OSLO]),
+    ("<tool_calls>", f"<tool_calls>[{ONE}]</tool_calls>", "", [ROME]),
     ("no calls at all", f"<tool_call>{ONE}</tool_call>", f"<tool_call>{ONE}</tool_call>", []),
 ]
 
@@ -124,7 +236,63 @@ def test_however_it_is_cut(case: tuple[str, str, str, Any], cuts: list[int]) -> 
     assert b"".join(shown).decode() == text
     assert found == calls
     if calls:  # nothing of a call has been shown on the way
-        assert not any(b"{" in part or b"<tool" in part for part in shown)
+        assert not any(b"{" in part or b"<tool" in part or b"<|" in part for part in shown)
+
+
+COMMENTARY, FINAL = "<|channel|>commentary", "<|start|>assistant<|channel|>final<|message|>"
+ADDRESSED: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
+    # What gpt-oss writes, its reasoning, its text, its calls.
+    (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}<|call|>',
+        "Hm.",
+        "",
+        [ROME],
+    ),
+    (f' to=functions.weather{COMMENTARY} json<|message|>{{"city": "Rome"}}', "", "", [ROME]),
+    ('<|channel|>analysis to=functions.weather<|message|>{"city": "Rome"}', "", "", [ROME]),
+    (
+        f"{COMMENTARY}<|message|>I look.<|end|><|start|>assistant to=functions.time_of_day"
+        f"{COMMENTARY}<|message|>{{}}<|end|>{FINAL}And then.",
+        "",
+        "I look.And then.",
+        [("time_of_day", {})],
+    ),
+    (
+        f"{COMMENTARY} to=functions.rm<|message|>{{}}<|call|>",
+        "",
+        "<functions.rm>{}</functions>",
+        [],
+    ),
+    (f"{COMMENTARY} to=functions.weather<|message|>Rome", "", "<functions.weather>Rome", []),
+    ("<|channel|>analysis to=browser.search<|message|>{}<|call|>", "{}", "", []),
+    (f"{FINAL}Write to=functions.weather.", "", "Write to=functions.weather.", []),
+]
+
+
+@pytest.mark.parametrize(("written", "reasoning", "text", "calls"), ADDRESSED)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_messages_to_a_function_are_calls(
+    written: str, reasoning: str, text: str, calls: list[tuple[str, Any]], size: int
+) -> None:
+    parser = Harmony().parser("<|start|>user<|message|>?<|end|><|start|>assistant")
+    parser.tells_calls = True
+    scanner = CallScanner(find_format("<|channel|> <|message|> <|call|>"), TOOLS)
+    data = written.encode()
+    runs = [run for i in range(0, len(data), size) for run in parser.push(data[i : i + size])]
+    shown = {"reasoning": b"", "answer": b""}
+    for channel, part in [*runs, *parser.finish()]:
+        shown[channel] += scanner.push(part) if channel == "answer" else part
+    shown["answer"] += scanner.finish()
+    assert shown == {"reasoning": reasoning.encode(), "answer": text.encode()}
+    assert [(c.name, json.loads(c.arguments_json)) for c in scanner.calls] == calls
+
+
+def test_without_tools_the_marks_of_a_call_are_not_shown() -> None:
+    parser = Harmony().parser("<|start|>assistant")
+    assert parser.push(f"{COMMENTARY} to=functions.weather<|message|>{{}}<|call|>".encode()) == [
+        ("answer", b"{}")
+    ]
 
 
 def test_text_is_shown_as_soon_as_it_can_be_no_call() -> None:
