@@ -228,9 +228,9 @@ def read_deepseek(text: str, _: Mapping[str, Any]) -> list[ToolCall] | None:
     """Names, each with its arguments; in older models a kind before and a fence around them."""
     calls = []
     for part in _DEEPSEEK.findall(text):
-        name, _, arguments = part.partition("<｜tool▁sep｜>")
+        name, arguments = part.partition("<｜tool▁sep｜>")[::2]
         if name.strip() == "function" and not arguments.lstrip().startswith("{"):
-            name, _, arguments = arguments.partition("\n")
+            name, arguments = arguments.partition("\n")[::2]
         arguments = arguments.strip().removeprefix("```json").removesuffix("```")
         calls.append(_named(name.strip(), arguments))
     return _all(calls)
@@ -238,5 +238,5 @@ def read_deepseek(text: str, _: Mapping[str, Any]) -> list[ToolCall] | None:
 
 def read_addressed(text: str, _: Mapping[str, Any]) -> list[ToolCall] | None:
     """A name, `>`, and its arguments."""
-    name, _, arguments = text.partition(">")
+    name, arguments = text.partition(">")[::2]
     return _all([_named(name, arguments)])
