@@ -50,6 +50,10 @@ class ChatServer(ThreadingHTTPServer):
         """Address of the API."""
         return f"http://127.0.0.1:{self.server_port}/v1"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # a client may hang up
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ChatServer
@@ -77,10 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send(self, chunk: dict[str, Any]) -> None:
-        try:
-            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        except OSError:  # nobody listens any more
-            self.close_connection = True
+        self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
 
     def log_message(self, *_: Any) -> None:
         pass
